@@ -1,0 +1,132 @@
+"""Recurrent networks, built from a GRU whose backward pass is written by hand.
+
+All sequence functions are time-major: x [T, R, I] for R independent rows (an agent in an environment is a row).
+`first` [T, R] marks rows whose episode begins at that step: their hidden state is cleared before the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from naht.envs.base import Array
+
+GRUResiduals = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
+
+
+def _gru_forward(x: Array, h0: Array, first: Array, w: Array, b: Array) -> tuple[Array, GRUResiduals]:
+    size = h0.shape[-1]
+
+    def step(h: Array, inputs: tuple[Array, Array]) -> tuple[Array, tuple[Array, ...]]:
+        x_t, first_t = inputs
+        h = jnp.where(first_t[:, None], 0.0, h)
+        p = h @ w
+        reset = jax.nn.sigmoid(x_t[:, :size] + p[:, :size])
+        keep = jax.nn.sigmoid(x_t[:, size : 2 * size] + p[:, size : 2 * size])
+        recurrent = p[:, 2 * size :] + b
+        candidate = jnp.tanh(x_t[:, 2 * size :] + reset * recurrent)
+        new = candidate + keep * (h - candidate)
+        return new, (new, h, reset, keep, candidate, recurrent)
+
+    _, (hs, before, reset, keep, candidate, recurrent) = jax.lax.scan(step, h0, (x, first))
+    return hs, (first, w, b, before, reset, keep, candidate, recurrent)
+
+
+@jax.custom_vjp
+def gru(x: Array, h0: Array, first: Array, w: Array, b: Array) -> Array:
+    """Run a GRU over time, given inputs that are already projected.
+
+    x [T, R, 3H] holds W x + bias for the reset, update and candidate gates; h0 [R, H]; first [T, R] bool;
+    w [H, 3H] and b [H] are the recurrent weights and the bias inside the reset gate. Returns every h [T, R, H].
+
+    Plain autodiff through a scan would add up the weight gradient with a small matmul in every step. Here the backward
+    scan only propagates dh, and the weight gradient is one large matmul over all T*R rows afterwards.
+    """
+    return _gru_forward(x, h0, first, w, b)[0]
+
+
+def _gru_backward(residuals: GRUResiduals, grad: Array) -> tuple[Array, Array, None, Array, Array]:
+    first, w, b, before, reset, keep, candidate, recurrent = residuals
+    # Everything that does not depend on dh is computed for all steps at once, outside the scan.
+    to_candidate = (1.0 - keep) * (1.0 - candidate**2)
+    to_keep = (before - candidate) * keep * (1.0 - keep)
+    to_reset = recurrent * reset * (1.0 - reset)
+
+    def step(dh: Array, inputs: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+        g, first_t, keep_t, to_candidate_t, to_keep_t, to_reset_t, reset_t = inputs
+        dh = dh + g
+        d_candidate = dh * to_candidate_t
+        d_recurrent = jnp.concatenate([d_candidate * to_reset_t, dh * to_keep_t, d_candidate * reset_t], axis=-1)
+        d_before = dh * keep_t + d_recurrent @ w.T
+        return jnp.where(first_t[:, None], 0.0, d_before), (d_recurrent, d_candidate)
+
+    inputs = (grad, first, keep, to_candidate, to_keep, to_reset, reset)
+    d_h0, (d_recurrent, d_candidate) = jax.lax.scan(step, jnp.zeros_like(grad[0]), inputs, reverse=True)
+    size = b.shape[0]
+    d_x = jnp.concatenate([d_recurrent[..., : 2 * size], d_candidate], axis=-1)
+    d_w = before.reshape(-1, size).T @ d_recurrent.reshape(-1, 3 * size)
+    d_b = d_recurrent[..., 2 * size :].sum((0, 1))
+    return d_x, d_h0, None, d_w, d_b
+
+
+gru.defvjp(_gru_forward, _gru_backward)
+
+
+class GRU(nn.Module):
+    """A GRU layer over [T, R, I], with the usual parameters (orthogonal recurrent weights)."""
+
+    size: int
+
+    @nn.compact
+    def __call__(self, x: Array, h0: Array, first: Array) -> Array:
+        w_in = self.param("input_kernel", nn.initializers.orthogonal(), (x.shape[-1], 3 * self.size))
+        b_in = self.param("input_bias", nn.initializers.zeros, (3 * self.size,))
+        gates = [self.param(f"kernel_{g}", nn.initializers.orthogonal(), (self.size, self.size)) for g in "rzn"]
+        b = self.param("candidate_bias", nn.initializers.zeros, (self.size,))
+        return gru(x @ w_in + b_in, h0, first, jnp.concatenate(gates, axis=1), b)
+
+
+def dense(size: int, scale: float = 2**0.5) -> nn.Dense:
+    """A layer with orthogonal weights; the default scale suits the ReLU that follows."""
+    return nn.Dense(size, kernel_init=nn.initializers.orthogonal(scale))
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The shape of a recurrent actor or critic."""
+
+    hidden: int = 64
+    """Width of the dense layers and of the GRU."""
+    layer_norm: bool = True
+    """LayerNorm after every dense layer and after the GRU."""
+    input_norm: bool = True
+    """LayerNorm of the input."""
+
+
+class RecurrentNetwork(nn.Module):
+    """[LayerNorm] -> (Dense, ReLU, LayerNorm) x 2 -> GRU -> LayerNorm -> Dense."""
+
+    config: NetworkConfig
+    outputs: int
+    output_scale: float
+
+    @nn.compact
+    def __call__(self, x: Array, h0: Array, first: Array) -> tuple[Array, Array]:
+        """x [T, R, I], h0 [R, H], first [T, R] -> (outputs [T, R, outputs], hidden states [T, R, H])."""
+        if self.config.input_norm:
+            x = nn.LayerNorm()(x)
+        for _ in range(2):
+            x = nn.relu(dense(self.config.hidden)(x))
+            if self.config.layer_norm:
+                x = nn.LayerNorm()(x)
+        hidden = GRU(self.config.hidden)(x, h0, first)
+        y = nn.LayerNorm()(hidden) if self.config.layer_norm else hidden
+        return dense(self.outputs, self.output_scale)(y), hidden
+
+
+def agent_inputs(obs: Array, last_action: Array, slot: Array, num_actions: int, num_agents: int) -> Array:
+    """What every network of an agent reads: its observation, last action and seat. Axes [..., O], [...], [...]."""
+    return jnp.concatenate([obs, jax.nn.one_hot(last_action, num_actions), jax.nn.one_hot(slot, num_agents)], axis=-1)

@@ -1,0 +1,84 @@
+"""The learning agent's policy: a recurrent actor, with or without a teammate model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from naht.agents.networks import NetworkConfig, RecurrentNetwork, agent_inputs
+from naht.agents.policy import Percept, choose, masked_log_probs
+from naht.agents.teammate_model import Encoder, ModelConfig
+from naht.envs.base import Array, EnvSpec, PyTree
+
+
+class RecurrentMemory(NamedTuple):
+    actor: Array  # [..., H]
+    encoder: Array  # [..., H of the model]; width 0 without a model
+
+
+class RecurrentParams(NamedTuple):
+    actor: PyTree
+    encoder: PyTree  # empty without a model
+
+
+@dataclass(frozen=True)
+class RecurrentPolicy:
+    """pi(a | history, team embedding); without a `model` there is no embedding and this is a plain recurrent actor."""
+
+    spec: EnvSpec
+    network: NetworkConfig = NetworkConfig()
+    model: ModelConfig | None = None
+
+    @property
+    def actor(self) -> RecurrentNetwork:
+        return RecurrentNetwork(self.network, self.spec.num_actions, output_scale=0.01)
+
+    @property
+    def encoder(self) -> Encoder:
+        assert self.model is not None
+        return Encoder(self.model)
+
+    @property
+    def embedding_size(self) -> int:
+        return self.model.embedding if self.model else 0
+
+    @property
+    def encoder_size(self) -> int:
+        return self.model.hidden if self.model else 0
+
+    def inputs(self, obs: Array, last_action: Array, slot: Array) -> Array:
+        return agent_inputs(obs, last_action, slot, self.spec.num_actions, self.spec.num_agents)
+
+    def init(self, key: Array) -> RecurrentParams:
+        k_actor, k_encoder = jax.random.split(key)
+        x = self.inputs(jnp.zeros((1, 1, self.spec.obs_size)), *2 * [jnp.zeros((1, 1), jnp.int32)])
+        first, memory = jnp.zeros((1, 1), bool), self.initial_memory((1,))
+        encoder = self.encoder.init(k_encoder, x, memory.encoder, first) if self.model else {}
+        x = jnp.concatenate([x, jnp.zeros((1, 1, self.embedding_size))], axis=-1)
+        return RecurrentParams(self.actor.init(k_actor, x, memory.actor, first), encoder)
+
+    def initial_memory(self, batch: tuple[int, ...]) -> RecurrentMemory:
+        return RecurrentMemory(jnp.zeros((*batch, self.network.hidden)), jnp.zeros((*batch, self.encoder_size)))
+
+    def embed(self, params: RecurrentParams, x: Array, h0: Array, first: Array) -> tuple[Array, Array]:
+        """Team embeddings over time: x [T, R, I], h0 [R, H], first [T, R] -> ([T, R, E], hidden states [T, R, H])."""
+        if self.model is None:
+            return jnp.zeros((*x.shape[:2], 0)), jnp.zeros((*x.shape[:2], 0))
+        return self.encoder.apply(params.encoder, x, h0, first)
+
+    def act(
+        self, params: RecurrentParams, memory: RecurrentMemory, percept: Percept, key: Array, greedy: bool
+    ) -> tuple[Array, RecurrentMemory, Array]:
+        batch, num_rows = percept.slot.shape, percept.slot.size
+        x = self.inputs(percept.obs, percept.last_action, percept.slot)
+        x = x.reshape(1, num_rows, x.shape[-1])
+        rows = jax.tree.map(lambda h: h.reshape(num_rows, h.shape[-1]), memory)
+        first = jnp.zeros(x.shape[:2], bool)
+        embedding, h_encoder = self.embed(params, x, rows.encoder, first)
+        logits, h_actor = self.actor.apply(params.actor, jnp.concatenate([x, embedding], -1), rows.actor, first)
+        action, log_prob = choose(masked_log_probs(logits.reshape(*batch, -1), percept.avail), key, greedy)
+        new = RecurrentMemory(h_actor, h_encoder)
+        return action, jax.tree.map(lambda h: h.reshape(*batch, h.shape[-1]), new), log_prob

@@ -1,0 +1,63 @@
+"""The contract between a world and everything else.
+
+An environment is a frozen dataclass of settings with three members: `spec`, `reset` and `step`. It describes *one*
+world; batches are made by `jax.vmap`. All arrays carry the agent axis `M` first, so no code ever loops over agents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+PyTree = Any
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """The sizes that policies and learners need to know."""
+
+    name: str
+    num_agents: int
+    obs_size: int
+    state_size: int
+    num_actions: int
+    horizon: int
+
+
+class TimeStep(NamedTuple):
+    """What the world shows after a reset or a step."""
+
+    obs: Array  # [M, O] float32, what each agent sees
+    global_state: Array  # [S] float32, for centralised critics and mixers only
+    avail: Array  # [M, A] bool, allowed actions; every agent always has at least one
+    alive: Array  # [M] bool, agents whose data may train anything
+    reward: Array  # [] float32, of the whole team; 0 after a reset
+    terminated: Array  # [] bool, the task itself is over: nothing follows, no bootstrapping
+    truncated: Array  # [] bool, the clock ran out: the world would have gone on
+    metrics: dict[str, Array]  # named [] float32, read when an episode ends (a win, say); the same names every step
+
+
+class Environment(Protocol):
+    """A cooperative Dec-POMDP with a team reward, as pure functions."""
+
+    @property
+    def spec(self) -> EnvSpec: ...
+
+    def reset(self, key: Array) -> tuple[PyTree, TimeStep]:
+        """Start an episode. Returns (environment state, first time step)."""
+        ...
+
+    def step(self, key: Array, state: PyTree, actions: Array) -> tuple[PyTree, TimeStep]:
+        """Every agent acts at once; actions [M] int32. Must set `truncated` (or `terminated`) at `spec.horizon`."""
+        ...
+
+
+def opening(obs: Array, global_state: Array, avail: Array, metrics: dict[str, Array] | None = None) -> TimeStep:
+    """The time step of a reset: no reward yet, nobody dead, nothing over."""
+    no = jnp.zeros((), bool)
+    alive = jnp.ones(obs.shape[0], bool)
+    return TimeStep(obs, global_state, avail, alive, jnp.zeros((), jnp.float32), no, no, metrics or {})

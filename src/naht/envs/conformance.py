@@ -1,0 +1,98 @@
+"""One reusable check that any environment, ours or a user's, can be put through."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from naht.envs.base import Array, Environment, EnvSpec, PyTree, TimeStep
+from naht.errors import NahtError
+
+
+def _expect(spec: EnvSpec, condition: bool, message: str) -> None:
+    if not condition:
+        raise NahtError(f"environment '{spec.name}' does not conform: {message}")
+
+
+def _check_layout(spec: EnvSpec, ts: TimeStep, where: str) -> None:
+    expected = {
+        "obs": ((spec.num_agents, spec.obs_size), np.float32),
+        "global_state": ((spec.state_size,), np.float32),
+        "avail": ((spec.num_agents, spec.num_actions), np.bool_),
+        "alive": ((spec.num_agents,), np.bool_),
+        "reward": ((), np.float32),
+        "terminated": ((), np.bool_),
+        "truncated": ((), np.bool_),
+    }
+    for name, (shape, dtype) in expected.items():
+        leaf = getattr(ts, name)
+        _expect(spec, leaf.shape == shape, f"{name} after {where} has shape {leaf.shape}, the spec says {shape}")
+        _expect(spec, leaf.dtype == dtype, f"{name} after {where} is {leaf.dtype}, expected {np.dtype(dtype)}")
+    for name, leaf in ts.metrics.items():
+        good = leaf.shape == () and leaf.dtype == np.float32
+        _expect(spec, good, f"metric '{name}' after {where} is {leaf.dtype}{leaf.shape}, expected a float32 scalar")
+
+
+def _same(a: PyTree, b: PyTree, tolerance: float = 0.0) -> bool:
+    """Equal structure and values. Typed PRNG keys inside a state are compared by their data."""
+
+    def raw(x: Array) -> np.ndarray:
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return np.asarray(jax.random.key_data(x) if is_key else x)
+
+    if jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(x.dtype == y.dtype and np.allclose(raw(x), raw(y), rtol=tolerance, atol=tolerance) for x, y in pairs)
+
+
+def random_actions(key: Array, avail: Array) -> Array:
+    """Uniform over the allowed actions. avail [..., A] bool -> actions [...] int32."""
+    return jax.random.categorical(key, jnp.where(avail, 0.0, -jnp.inf)).astype(jnp.int32)
+
+
+def check_environment(env: Environment, seed: int = 0, episodes: int = 4) -> None:
+    """Play random episodes and raise `NahtError` at the first broken promise.
+
+    Checked: shapes and dtypes against the spec, states of constant layout, finite numbers, masks that leave every
+    agent an action, an end by the horizon, determinism for a key, and that plain, jitted and vmapped calls agree.
+    """
+    spec = env.spec
+    _expect(spec, spec.num_agents >= 1 and spec.num_actions >= 1 and spec.horizon >= 1, f"impossible sizes in {spec}")
+    _expect(spec, hash(env) == hash(env) and env == env, "the environment must be hashable (a frozen dataclass)")
+    reset, step, act = jax.jit(env.reset), jax.jit(env.step), jax.jit(random_actions)
+    keys = jax.random.split(jax.random.key(seed), episodes)
+    batch_state, batch_ts = jax.jit(jax.vmap(env.reset))(keys)
+    batch_step = jax.jit(jax.vmap(env.step))
+
+    for episode, key in enumerate(keys):
+        state, ts = reset(key)
+        _check_layout(spec, ts, "reset")
+        _expect(spec, _same((state, ts), reset(key)), "reset with the same key gives another state")
+        _expect(spec, _same((state, ts), env.reset(key), 1e-5), "reset differs between jit and plain Python")
+        mine = jax.tree.map(lambda x, i=episode: x[i], (batch_state, batch_ts))
+        _expect(spec, _same((state, ts), mine, 1e-5), "reset differs between jit and vmap")
+        _expect(spec, float(ts.reward) == 0.0, f"the reward after a reset is {float(ts.reward)}, expected 0")
+        _expect(spec, not (ts.terminated or ts.truncated), "an episode is over right after its reset")
+
+        for t in range(spec.horizon):
+            _expect(spec, bool(ts.avail.any(-1).all()), f"at step {t} some agent has no allowed action")
+            key, act_key, step_key = jax.random.split(key, 3)
+            actions = act(act_key, ts.avail)
+            before, (state, ts) = state, step(step_key, state, actions)
+            where = f"step {t}"
+            _check_layout(spec, ts, where)
+            layouts = [[(x.shape, x.dtype) for x in jax.tree.leaves(s)] for s in (before, state)]
+            _expect(spec, layouts[0] == layouts[1], f"the state changes its layout at {where}")
+            numbers = [ts.obs, ts.global_state, ts.reward, *ts.metrics.values()]
+            _expect(spec, all(bool(jnp.isfinite(x).all()) for x in numbers), f"a number is not finite at {where}")
+            if t == 0:
+                _expect(spec, _same((state, ts), step(step_key, before, actions)), "step is not determined by its key")
+                _expect(spec, _same((state, ts), env.step(step_key, before, actions), 1e-5), "step differs under jit")
+                repeated = jax.tree.map(lambda x: jnp.stack([x, x]), (step_key, before, actions))
+                twin = jax.tree.map(lambda x: x[1], batch_step(*repeated))
+                _expect(spec, _same((state, ts), twin, 1e-5), "step differs under vmap")
+            if ts.terminated or ts.truncated:
+                break
+        _expect(spec, bool(ts.terminated | ts.truncated), f"no episode end within the horizon of {spec.horizon} steps")

@@ -1,0 +1,24 @@
+"""Errors meant for people: one line that names the value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NahtError(Exception):
+    """A mistake the user can mend. The command line prints it as one line and leaves with code 2."""
+
+
+def unknown(kind: str, value: object, choices: Iterable[str]) -> NahtError:
+    """The error for a name that does not exist, with the nearest names that do."""
+    known = list(choices)
+    near = difflib.get_close_matches(str(value), known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
+    return NahtError(f"unknown {kind} '{value}': {hint}")
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise `NahtError(message)` unless the condition holds."""
+    if not condition:
+        raise NahtError(message)

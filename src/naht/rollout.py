@@ -1,0 +1,154 @@
+"""The one loop in which any team plays any environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from naht.agents.policy import NO_ACTION, Percept
+from naht.envs.base import Array, Environment, PyTree, TimeStep
+from naht.teams.population import Roster
+from naht.teams.sampler import Sampler, Team
+
+
+class ArenaState(NamedTuple):
+    """Everything that goes on from one rollout to the next, for a batch of B environments."""
+
+    env_state: PyTree  # [B, ...]
+    time_step: TimeStep  # [B, ...], what the agents see now
+    team: Team  # [B, M], who plays the running episode
+    controlled_memory: PyTree  # [B, M, ...] per group of C
+    uncontrolled_memory: PyTree  # [B, M, ...] per group of U
+    last_action: Array  # [B, M] int32
+    first: Array  # [B] bool, the next step is the first of its episode
+    episode_return: Array  # [B], so far
+    episode_length: Array  # [B] int32, so far
+
+
+class Trajectory(NamedTuple):
+    """T steps of B environments. Episodes end and begin anywhere; `first` and `terminated | truncated` say where."""
+
+    obs: Array  # [T, B, M, O], before the step
+    global_state: Array  # [T, B, S]
+    avail: Array  # [T, B, M, A] bool
+    alive: Array  # [T, B, M] bool
+    last_action: Array  # [T, B, M] int32
+    first: Array  # [T, B] bool: an episode begins here, memories were cleared
+    team: Team  # [T, B, M]
+    action: Array  # [T, B, M] int32
+    log_prob: Array  # [T, B, M], of the controlled agents' actions; other entries mean nothing
+    reward: Array  # [T, B]
+    terminated: Array  # [T, B] bool
+    truncated: Array  # [T, B] bool
+    next_obs: Array  # [T, B, M, O], after the step and before any restart
+    next_global_state: Array  # [T, B, S]
+    episode_return: Array  # [T, B], up to and with this step: the episode's return where it ends
+    episode_length: Array  # [T, B] int32
+    metrics: dict[str, Array]  # [T, B]
+    start_memory: PyTree  # [B, M, ...], C's memory before the first step
+
+    @property
+    def done(self) -> Array:
+        """[T, B] bool: an episode ends with this step."""
+        return self.terminated | self.truncated
+
+
+def _where(mask: Array, new: PyTree, old: PyTree) -> PyTree:
+    """Leaves [B, ...] of `new` where mask [B], else of `old`."""
+    return jax.tree.map(lambda a, b: jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - 1)), a, b), new, old)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A batch of environments and the rosters that meet in it. Static and hashable; parameters come with each call."""
+
+    env: Environment
+    sampler: Sampler
+    controlled: Roster
+    uncontrolled: Roster
+    num_envs: int
+
+    @property
+    def _seats(self) -> tuple[int, int]:
+        return self.num_envs, self.env.spec.num_agents
+
+    def reset(self, key: Array) -> ArenaState:
+        """Every environment begins an episode with a freshly sampled team."""
+        k_env, k_team = jax.random.split(key)
+        env_state, time_step = jax.vmap(self.env.reset)(jax.random.split(k_env, self.num_envs))
+        team = jax.vmap(self.sampler.sample)(jax.random.split(k_team, self.num_envs), env_state)
+        return ArenaState(
+            env_state=env_state,
+            time_step=time_step,
+            team=team,
+            controlled_memory=self.controlled.initial_memory(self._seats),
+            uncontrolled_memory=self.uncontrolled.initial_memory(self._seats),
+            last_action=jnp.full(self._seats, NO_ACTION, jnp.int32),
+            first=jnp.ones(self.num_envs, bool),
+            episode_return=jnp.zeros(self.num_envs),
+            episode_length=jnp.zeros(self.num_envs, jnp.int32),
+        )
+
+    def play(
+        self, controlled_params: PyTree, uncontrolled_params: PyTree, state: ArenaState, key: Array, num_steps: int
+    ) -> tuple[ArenaState, Trajectory]:
+        """Play `num_steps` in every environment. Returns the state to go on from and the trajectory [T, B, ...].
+
+        Where an episode ends the environment restarts at once, with a new team and cleared memories: no step is wasted.
+        """
+        slot = jnp.broadcast_to(jnp.arange(self._seats[1], dtype=jnp.int32), self._seats)
+
+        def step(s: ArenaState, key: Array) -> tuple[ArenaState, Trajectory]:
+            k_ours, k_theirs, k_step, k_restart = jax.random.split(key, 4)
+            ts, team = s.time_step, s.team
+            percept = Percept(ts.obs, ts.avail, s.last_action, slot)
+            ours, ours_memory, log_prob = self.controlled.act(
+                controlled_params, s.controlled_memory, team.member, percept, k_ours
+            )
+            theirs, theirs_memory, _ = self.uncontrolled.act(
+                uncontrolled_params, s.uncontrolled_memory, team.member, percept, k_theirs
+            )
+            action = jnp.where(team.controlled, ours, theirs)
+            env_state, after = jax.vmap(self.env.step)(jax.random.split(k_step, self.num_envs), s.env_state, action)
+            done = after.terminated | after.truncated
+            now = ArenaState(
+                env_state=env_state,
+                time_step=after,
+                team=team,
+                controlled_memory=ours_memory,
+                uncontrolled_memory=theirs_memory,
+                last_action=action,
+                first=done,
+                episode_return=s.episode_return + after.reward,
+                episode_length=s.episode_length + 1,
+            )
+            record = Trajectory(
+                obs=ts.obs,
+                global_state=ts.global_state,
+                avail=ts.avail,
+                alive=ts.alive,
+                last_action=s.last_action,
+                first=s.first,
+                team=team,
+                action=action,
+                log_prob=log_prob,
+                reward=after.reward,
+                terminated=after.terminated,
+                truncated=after.truncated,
+                next_obs=after.obs,
+                next_global_state=after.global_state,
+                episode_return=now.episode_return,
+                episode_length=now.episode_length,
+                metrics=after.metrics,
+                start_memory=(),
+            )
+            # Restarting means resetting every environment and choosing; skip it while nobody is done.
+            restarted = jax.lax.cond(done.any(), lambda: _where(done, self.reset(k_restart), now), lambda: now)
+            return restarted, record
+
+        start_memory = state.controlled_memory
+        state, trajectory = jax.lax.scan(step, state, jax.random.split(key, num_steps))
+        return state, trajectory._replace(start_memory=start_memory)

@@ -1,0 +1,188 @@
+"""The team sampling procedure X(U, C): who plays with whom in an episode.
+
+X belongs to the problem, not to the algorithm. It draws N, then N members of C and M - N members of U, and gives each a
+slot. Ad hoc teamwork (N = 1) and ordinary cooperative MARL (N = M) are settings of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from naht.envs.base import Array, Environment, PyTree
+from naht.errors import NahtError, require
+
+Probabilities = tuple[float, ...] | Callable[[PyTree], Array] | None
+"""A distribution: its probabilities, a function of the environment's initial state that gives them, or None: uniform."""
+
+NumControlled = Literal["uniform", "all"] | int | tuple[float, ...]
+"""How N is drawn: uniform on 1..M-1, always M, always that number, or with probabilities for N = 0..M."""
+
+
+class Team(NamedTuple):
+    """Who sits where. A mask and an index: team membership is data."""
+
+    controlled: Array  # [..., M] bool
+    member: Array  # [..., M] int32, an index into C where controlled, into U elsewhere
+
+
+class Sampler(Protocol):
+    """Anything that draws teams; `TeamSampler` is ours. Must be hashable, like environments."""
+
+    @property
+    def num_agents(self) -> int: ...
+
+    def sample(self, key: Array, initial_state: PyTree) -> Team:
+        """One team for one episode that starts in `initial_state`."""
+        ...
+
+
+def _check_probabilities(name: str, probabilities: Probabilities, size: int) -> None:
+    if not isinstance(probabilities, tuple):
+        return
+    count, total = len(probabilities), sum(probabilities)
+    require(count == size, f"{name} needs {size} probabilities, got {count}")
+    require(all(p >= 0 for p in probabilities), f"{name} has a negative probability: {probabilities}")
+    require(abs(total - 1) < 1e-6, f"the probabilities of {name} sum to {total:g}, not to 1: {probabilities}")
+
+
+def _log_probabilities(probabilities: Probabilities, size: int, initial_state: PyTree) -> Array:
+    if probabilities is None:
+        return jnp.zeros(size)
+    values = probabilities(initial_state) if callable(probabilities) else jnp.asarray(probabilities)
+    return jnp.log(values)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """g: how seats are filled from a population of `size` members."""
+
+    size: int
+    mix: bool = False
+    """False: one member lends all players of the episode. True: every seat draws its own member."""
+    replace: bool = True
+    """With `mix`: may a member sit twice?"""
+    probabilities: Probabilities = None
+
+    def __post_init__(self) -> None:
+        _check_probabilities("a selection", self.probabilities, self.size)
+        require(self.mix or self.replace, "replace=False needs mix=True: without mixing one member fills every seat")
+
+    def check(self, side: str, seats: int) -> None:
+        """Can up to `seats` seats be filled?"""
+        if seats == 0:
+            return
+        require(self.size > 0, f"up to {seats} {side} seats are to be filled, but the {side} population is empty")
+        if self.mix and not self.replace:
+            known = isinstance(self.probabilities, tuple)
+            usable = sum(p > 0 for p in self.probabilities) if known else self.size  # type: ignore[union-attr,arg-type]
+            require(
+                seats <= usable,
+                f"up to {seats} {side} agents without replacement were asked for, but only {usable} exist",
+            )
+
+    def sample(self, key: Array, initial_state: PyTree, seats: int) -> Array:
+        """Members [seats] int32, in the order in which seats take them; only the first `check`ed ones are meaningful."""
+        if self.size == 0:
+            return jnp.zeros(seats, jnp.int32)
+        logits = _log_probabilities(self.probabilities, self.size, initial_state)
+        if not self.mix:
+            return jnp.full(seats, jax.random.categorical(key, logits), jnp.int32)
+        if self.replace:
+            return jax.random.categorical(key, logits, shape=(seats,)).astype(jnp.int32)
+        # Sorting log p + Gumbel noise draws one after the other without replacement.
+        order = jnp.argsort(-(logits + jax.random.gumbel(key, (self.size,))))
+        return order[jnp.minimum(jnp.arange(seats), self.size - 1)].astype(jnp.int32)
+
+
+@dataclass(frozen=True)
+class TeamSampler:
+    """X: N ~ phi_M, controlled members by g_C, uncontrolled ones by g_U, in random slots. See `team_sampler`."""
+
+    num_agents: int
+    phi: Probabilities
+    """P(N = 0), ..., P(N = M), or a function of the initial state."""
+    controlled: Selection
+    uncontrolled: Selection
+    random_slots: bool = True
+    """False: the controlled agents take the first slots."""
+
+    def __post_init__(self) -> None:
+        m = self.num_agents
+        require(m >= 1, f"num_agents is {m}: a team has at least 1 agent")
+        _check_probabilities(f"N in a team of {m}", self.phi, m + 1)
+        possible = [n for n in range(m + 1) if not isinstance(self.phi, tuple) or self.phi[n] > 0]
+        self.controlled.check("controlled", max(possible))
+        self.uncontrolled.check("uncontrolled", m - min(possible))
+
+    def sample(self, key: Array, initial_state: PyTree) -> Team:
+        """Draw the team of one episode. Returns arrays [M]."""
+        m = self.num_agents
+        k_n, k_slots, k_controlled, k_uncontrolled = jax.random.split(key, 4)
+        n = jax.random.categorical(k_n, _log_probabilities(self.phi, m + 1, initial_state))
+        order = jax.random.permutation(k_slots, m) if self.random_slots else jnp.arange(m)
+        controlled = order < n
+        # The k-th controlled (uncontrolled) seat takes the k-th member drawn for its side.
+        ours = self.controlled.sample(k_controlled, initial_state, m)[jnp.cumsum(controlled) - 1]
+        theirs = self.uncontrolled.sample(k_uncontrolled, initial_state, m)[jnp.cumsum(~controlled) - 1]
+        return Team(controlled, jnp.where(controlled, ours, theirs))
+
+
+def num_controlled_probabilities(num_agents: int, num_controlled: NumControlled) -> tuple[float, ...]:
+    """phi_M as probabilities for N = 0..M."""
+    m = num_agents
+    if isinstance(num_controlled, tuple):
+        return num_controlled
+    if num_controlled == "uniform":
+        require(m >= 2, f"N is uniform on 1..M-1, which is empty for a team of {m}")
+        return (0.0, *[1.0 / (m - 1)] * (m - 1), 0.0)
+    n = m if num_controlled == "all" else num_controlled
+    if not isinstance(n, int):
+        raise NahtError(f"N is '{n}': choose uniform, all, a number from 0 to {m} or {m + 1} probabilities")
+    require(0 <= n <= m, f"N is {n}: a team of {m} has between 0 and {m} controlled agents")
+    return tuple(float(i == n) for i in range(m + 1))
+
+
+def team_sampler(
+    num_agents: int,
+    num_uncontrolled_members: int,
+    num_controlled: NumControlled = "uniform",
+    *,
+    num_controlled_members: int = 1,
+    mix: bool = False,
+    replace: bool = True,
+    probabilities: Probabilities = None,
+) -> TeamSampler:
+    """The usual procedures in one call; the defaults are the paper's X_train.
+
+    `num_controlled` is N: "uniform" on 1..M-1, a number (1: ad hoc teamwork), "all" (cooperative MARL) or P(N = 0..M).
+    `mix`, `replace` and `probabilities` say how the uncontrolled members are drawn (see `Selection`).
+    """
+    return TeamSampler(
+        num_agents,
+        num_controlled_probabilities(num_agents, num_controlled),
+        Selection(num_controlled_members),
+        Selection(num_uncontrolled_members, mix, replace, probabilities),
+    )
+
+
+def check_sampler(sampler: Sampler, env: Environment) -> None:
+    """Draw one team for a real initial state, so that a wrong size or a faulty user function fails before any work."""
+    m = env.spec.num_agents
+    require(sampler.num_agents == m, f"the sampler makes teams of {sampler.num_agents}, '{env.spec.name}' needs {m}")
+    state, _ = jax.jit(env.reset)(jax.random.key(0))
+    if isinstance(sampler, TeamSampler):
+        sides = {"N": (sampler.phi, m + 1)}
+        sides |= {s: (g.probabilities, g.size) for s in ("controlled", "uncontrolled") for g in [getattr(sampler, s)]}
+        for name, (probabilities, size) in sides.items():
+            if callable(probabilities):
+                values = tuple(np.asarray(probabilities(state), float).tolist())
+                _check_probabilities(f"{name} (from its function of the initial state)", values, size)
+    team = sampler.sample(jax.random.key(0), state)
+    shapes = (team.controlled.shape, team.member.shape)
+    require(shapes == ((m,), (m,)), f"a sampled team has shapes {shapes}, expected {((m,), (m,))}")
