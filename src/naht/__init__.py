@@ -1,0 +1,84 @@
+"""N-agent ad hoc teamwork in JAX.
+
+The public API, imported when first used, so that `import naht` itself is instant and `naht.configure()` can still say
+how JAX should run.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from naht.config import setting
+from naht.errors import NahtError
+from naht.runtime import configure
+from naht.version import __version__
+
+if TYPE_CHECKING:
+    from naht.agents.policy import Percept, Policy
+    from naht.agents.saved import Agent, load_agent
+    from naht.envs.base import Environment, EnvSpec, TimeStep
+    from naht.envs.conformance import check_environment
+    from naht.envs.registry import make_env
+    from naht.evaluation.play import EpisodeRow, evaluate_mn, evaluate_sampler
+    from naht.evaluation.statistics import bootstrap_iqm, mean_interval
+    from naht.rollout import Arena, Trajectory
+    from naht.teams.population import Member, Population, load_members
+    from naht.teams.sampler import Selection, Team, TeamSampler, team_sampler
+    from naht.training.config import RunConfig, run_config
+    from naht.training.run import read_metrics, resume, train
+
+_HOMES = {
+    "naht.agents.policy": ("Percept", "Policy"),
+    "naht.agents.saved": ("Agent", "load_agent"),
+    "naht.envs.base": ("EnvSpec", "Environment", "TimeStep"),
+    "naht.envs.conformance": ("check_environment",),
+    "naht.envs.registry": ("make_env",),
+    "naht.evaluation.play": ("EpisodeRow", "evaluate_mn", "evaluate_sampler"),
+    "naht.evaluation.statistics": ("bootstrap_iqm", "mean_interval"),
+    "naht.rollout": ("Arena", "Trajectory"),
+    "naht.teams.population": ("Member", "Population", "load_members"),
+    "naht.teams.sampler": ("Selection", "Team", "TeamSampler", "team_sampler"),
+    "naht.training.config": ("RunConfig", "run_config"),
+    "naht.training.run": ("read_metrics", "resume", "train"),
+}
+
+__all__ = [
+    "Agent",
+    "Arena",
+    "EnvSpec",
+    "Environment",
+    "EpisodeRow",
+    "Member",
+    "NahtError",
+    "Percept",
+    "Policy",
+    "Population",
+    "RunConfig",
+    "Selection",
+    "Team",
+    "TeamSampler",
+    "TimeStep",
+    "Trajectory",
+    "__version__",
+    "bootstrap_iqm",
+    "check_environment",
+    "configure",
+    "evaluate_mn",
+    "evaluate_sampler",
+    "load_agent",
+    "load_members",
+    "make_env",
+    "mean_interval",
+    "read_metrics",
+    "resume",
+    "run_config",
+    "setting",
+    "team_sampler",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'naht' has no attribute '{name}'")

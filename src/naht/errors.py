@@ -10,6 +10,14 @@ class NahtError(Exception):
     """A mistake the user can mend. The command line prints it as one line and leaves with code 2."""
 
 
+class Interrupted(Exception):
+    """A run was asked to stop by a signal, and is saved."""
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
 def unknown(kind: str, value: object, choices: Iterable[str]) -> NahtError:
     """The error for a name that does not exist, with the nearest names that do."""
     known = list(choices)

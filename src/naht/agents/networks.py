@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from naht.config import setting
 from naht.envs.base import Array
 
 GRUResiduals = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
@@ -94,6 +95,7 @@ def dense(size: int, scale: float = 2**0.5) -> nn.Dense:
     return nn.Dense(size, kernel_init=nn.initializers.orthogonal(scale))
 
 
+@setting
 @dataclass(frozen=True)
 class NetworkConfig:
     """The shape of a recurrent actor or critic."""

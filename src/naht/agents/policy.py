@@ -44,9 +44,13 @@ class Policy(Protocol):
         ...
 
 
+MASKED = -1e30
+"""The logit of a forbidden action: its probability underflows to exactly 0."""
+
+
 def masked_log_probs(logits: Array, avail: Array) -> Array:
     """Log-probabilities [..., A] of a categorical policy that never takes a forbidden action."""
-    return jax.nn.log_softmax(jnp.where(avail, logits, jnp.finfo(logits.dtype).min))
+    return jax.nn.log_softmax(jnp.where(avail, logits, MASKED))
 
 
 def pick(log_probs: Array, index: Array) -> Array:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from naht.agents.networks import NetworkConfig, RecurrentNetwork, agent_inputs
 from naht.agents.policy import Percept, choose, masked_log_probs
 from naht.agents.teammate_model import Encoder, ModelConfig
+from naht.config import setting
 from naht.envs.base import Array, EnvSpec, PyTree
 
 
@@ -24,6 +25,7 @@ class RecurrentParams(NamedTuple):
     encoder: PyTree  # empty without a model
 
 
+@setting
 @dataclass(frozen=True)
 class RecurrentPolicy:
     """pi(a | history, team embedding); without a `model` there is no embedding and this is a plain recurrent actor."""

@@ -7,14 +7,16 @@ team size. Their randomness is their policy: it stays when a team plays greedily
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
-from naht.agents.policy import Percept, masked_log_probs, pick
-from naht.envs.base import Array, PyTree
-from naht.errors import require
+from naht.agents.policy import Percept, Policy, masked_log_probs, pick
+from naht.config import setting
+from naht.envs.base import Array, EnvSpec, PyTree
+from naht.errors import NahtError, require, unknown
 
 
 def _say_one(probability: Array, percept: Percept, key: Array) -> tuple[Array, Array]:
@@ -52,6 +54,7 @@ class _Clock(ABC):
         return action, memory + 1, log_prob
 
 
+@setting
 @dataclass(frozen=True)
 class Bernoulli(_Clock):
     """Says 1 with a fixed probability."""
@@ -66,6 +69,7 @@ class Bernoulli(_Clock):
         return jnp.asarray(self.p, jnp.float32)
 
 
+@setting
 @dataclass(frozen=True)
 class Static(_Clock):
     """The agent in the first seat says 1, all others 0."""
@@ -75,6 +79,7 @@ class Static(_Clock):
         return (slot == 0).astype(jnp.float32)
 
 
+@setting
 @dataclass(frozen=True)
 class Explore(_Clock):
     """Says 1 with a probability that moves from `start` to `end`, linearly over the episode."""
@@ -93,6 +98,7 @@ class Explore(_Clock):
         return self.start + (self.end - self.start) * progress
 
 
+@setting
 @dataclass(frozen=True)
 class Turns(_Clock):
     """Seat t mod M says 1 at step t."""
@@ -101,3 +107,41 @@ class Turns(_Clock):
 
     def probability(self, time: Array, slot: Array) -> Array:
         return (slot == time % self.num_agents).astype(jnp.float32)
+
+
+@dataclass(frozen=True)
+class Bot:
+    """An entry in the list of scripted teammates."""
+
+    description: str
+    make: Callable[..., Policy]
+    """(spec, *numbers) -> policy."""
+
+
+BOTS: dict[str, dict[str, Bot]] = {
+    "bit-game": {
+        "bernoulli": Bot(
+            "says 1 with probability 1/M (bernoulli:P for another)",
+            lambda spec, p=None: Bernoulli(1 / spec.num_agents if p is None else p),
+        ),
+        "static": Bot("the agent in the first seat says 1, the others 0", lambda spec: Static()),  # noqa: ARG005
+        "explore": Bot(
+            "says 1 with a probability that falls over the episode (explore:START,END)",
+            lambda spec, start=0.9, end=0.1: Explore(start, end, spec.horizon),
+        ),
+        "turns": Bot("seat t mod M says 1 at step t", lambda spec: Turns(spec.num_agents)),
+    },
+}
+"""Scripted teammates by task and name."""
+
+
+def make_bot(text: str, spec: EnvSpec) -> Policy:
+    """A bot from its name and, after a colon, its numbers: 'bernoulli', 'bernoulli:0.5', 'explore:0.9,0.1'."""
+    name, _, numbers = text.partition(":")
+    bots = BOTS.get(spec.name, {})
+    if name not in bots:
+        raise unknown(f"teammate for {spec.name}", name, [*bots, "a path to a saved agent"])
+    try:
+        return bots[name].make(spec, *[float(n) for n in numbers.split(",") if n])
+    except (TypeError, ValueError) as e:
+        raise NahtError(f"teammate '{text}' does not fit: {name} {bots[name].description}") from e

@@ -9,9 +9,11 @@ import numpy as np
 from flax import linen as nn
 
 from naht.agents.networks import GRU, dense
+from naht.config import setting
 from naht.envs.base import Array, EnvSpec
 
 
+@setting
 @dataclass(frozen=True)
 class ModelConfig:
     """The shape of the teammate model."""
@@ -53,7 +55,7 @@ class Decoder(nn.Module):
 
     @nn.compact
     def __call__(self, embedding: Array) -> Array:
-        """embedding [..., M, E], one per modelling agent -> predictions [..., M, M-1, outputs] in `teammates_of` order."""
+        """One embedding per modelling agent [..., M, E] -> predictions [..., M, M-1, outputs], as `teammates_of`."""
         seat = self.param("seat", nn.initializers.orthogonal(), (self.num_agents, self.hidden))
         y = dense(self.hidden)(embedding)[..., None, :] + seat[teammates_of(self.num_agents)]
         y = nn.relu(dense(self.hidden)(nn.relu(y)))

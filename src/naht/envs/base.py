@@ -12,10 +12,13 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from naht.config import setting
+
 Array = jax.Array
 PyTree = Any
 
 
+@setting
 @dataclass(frozen=True)
 class EnvSpec:
     """The sizes that policies and learners need to know."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from naht.config import setting
 from naht.envs.base import Array, EnvSpec, TimeStep, opening
 from naht.errors import require
 
@@ -16,6 +17,7 @@ class BitGameState(NamedTuple):
     last: Array  # [M] int32, the previous joint action; -1 before the first
 
 
+@setting
 @dataclass(frozen=True)
 class BitGame:
     """Each step every agent picks a bit; the team earns M when exactly one bit is 1.

@@ -41,9 +41,10 @@ def _same(a: PyTree, b: PyTree, tolerance: float = 0.0) -> bool:
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return np.asarray(jax.random.key_data(x) if is_key else x)
 
-    if jax.tree.structure(a) != jax.tree.structure(b):
+    (left, left_structure), (right, right_structure) = jax.tree.flatten(a), jax.tree.flatten(b)
+    if str(left_structure) != str(right_structure):
         return False
-    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    pairs = zip(left, right, strict=True)
     return all(x.dtype == y.dtype and np.allclose(raw(x), raw(y), rtol=tolerance, atol=tolerance) for x, y in pairs)
 
 

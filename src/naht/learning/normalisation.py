@@ -12,7 +12,7 @@ from naht.envs.base import Array
 class RunningStats(NamedTuple):
     """Mean and variance of everything seen so far."""
 
-    count: Array  # []
+    seen: Array  # [] how many
     mean: Array  # []
     variance: Array  # []
 
@@ -23,10 +23,10 @@ class RunningStats(NamedTuple):
     def update(self, x: Array) -> RunningStats:
         """Take in a batch of any shape."""
         n, mean, variance = x.size, x.mean(), x.var()
-        count = self.count + n
+        count = self.seen + n
         delta = mean - self.mean
         # The start's variance is a placeholder; with count 0 it has no weight.
-        total = self.count * self.variance + n * variance + delta**2 * self.count * n / count
+        total = self.seen * self.variance + n * variance + delta**2 * self.seen * n / count
         return RunningStats(count, self.mean + delta * n / count, total / count)
 
     def standardise(self, x: Array, *, subtract_mean: bool = True) -> Array:

@@ -21,6 +21,7 @@ from naht.agents.networks import NetworkConfig, RecurrentNetwork
 from naht.agents.policy import masked_log_probs, pick
 from naht.agents.recurrent import RecurrentParams, RecurrentPolicy
 from naht.agents.teammate_model import ModelConfig, TeammateDecoders, others
+from naht.config import setting
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
 from naht.learning.normalisation import RunningStats, masked_mean, masked_standardise, masked_sum
@@ -28,6 +29,7 @@ from naht.learning.returns import td_lambda
 from naht.rollout import Trajectory
 
 
+@setting
 @dataclass(frozen=True)
 class PPOConfig:
     """Settings of the PPO learner."""
@@ -373,9 +375,20 @@ class PPO:
             return stored if memory == "stored" else stored[:, 0]
 
         batch = Batch(
-            *jax.tree.map(rows, (x, embedding, tr.first, tr.obs, tr.avail, tr.action, tr.log_prob)),
-            *jax.tree.map(rows, (advantages, values, targets, tr.alive, tr.team.controlled)),
-            *jax.tree.map(rows, (actor_weight, critic_weight)),
+            x=rows(x),
+            embedding=rows(embedding),
+            first=rows(tr.first),
+            obs=rows(tr.obs),
+            avail=rows(tr.avail),
+            action=rows(tr.action),
+            log_prob=rows(tr.log_prob),
+            advantage=rows(advantages),
+            value=rows(values),
+            target=rows(targets),
+            alive=rows(tr.alive),
+            controlled=rows(tr.team.controlled),
+            actor_weight=rows(actor_weight),
+            critic_weight=rows(critic_weight),
             actor_h0=starts(actor_hidden, memory.actor, c.actor_memory),
             critic_h0=starts(critic_hidden, state.critic_memory, c.critic_memory),
             encoder_h0=starts(encoder_hidden, memory.encoder, "bptt"),
@@ -391,7 +404,9 @@ class PPO:
     def _critic(self, params: PyTree) -> Network:
         return lambda *args: self.critic.apply(params, *args)
 
-    def actor_loss(self, params: PyTree, b: Batch, entropy_weight: Array | float) -> tuple[Array, tuple[Array, Metrics]]:
+    def actor_loss(
+        self, params: PyTree, b: Batch, entropy_weight: Array | float
+    ) -> tuple[Array, tuple[Array, Metrics]]:
         """PPO's clipped objective with entropy bonus, over controlled agents."""
         clip, weight = self.config.clip, time_major(b.actor_weight)
         x = time_major(jnp.concatenate([b.x, b.embedding], -1))
@@ -422,7 +437,9 @@ class PPO:
         target, old = time_major(b.target), time_major(b.value)
 
         def loss_of(v: Array) -> Array:
-            return optax.huber_loss(v, target, delta=c.huber_delta) if c.value_loss == "huber" else 0.5 * (v - target) ** 2
+            return (
+                optax.huber_loss(v, target, delta=c.huber_delta) if c.value_loss == "huber" else 0.5 * (v - target) ** 2
+            )
 
         values = values[..., 0]
         losses = loss_of(values)
@@ -432,7 +449,7 @@ class PPO:
         return loss, (weight.sum(), {"loss": loss})
 
     def model_loss(self, params: PyTree, b: Batch) -> tuple[Array, tuple[Array, Metrics]]:
-        """What controlled agents' embeddings say about everybody else: squared error of observations plus NLL of actions.
+        """What controlled agents' embeddings say of everybody else: squared error of observations, NLL of actions.
 
         Errors are averaged over observation entries and over the (modelling agent, teammate) pairs in play.
         """
@@ -465,7 +482,7 @@ def anneal(start: float, end: float | None, progress: Array) -> Array | float:
 
 
 def _named(part: str, log: Metrics) -> Metrics:
-    """Means over the optimiser steps. What holds for a share of the data is divided by that share: NaN where it is 0."""
+    """Means over the optimiser steps. What holds for a share of the data is divided by it: NaN where it is 0."""
     means = {name: values.mean() for name, values in log.items()}
     shares = {name.removeprefix("share_"): share for name, share in means.items() if name.startswith("share_")}
     result = {}

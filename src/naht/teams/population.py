@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.agents.policy import Percept, Policy
-from naht.envs.base import Array, PyTree
+from naht.agents.saved import load_agent
+from naht.agents.scripted import make_bot
+from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
 
 
@@ -84,6 +87,22 @@ def _select(answers: PyTree, index: Array) -> Any:
         return jnp.take_along_axis(leaf, jnp.broadcast_to(wide, (1, *leaf.shape[1:])), axis=0)[0]
 
     return jax.tree.map(take, answers)
+
+
+def load_members(names: Sequence[str], spec: EnvSpec) -> list[Member]:
+    """Members from what a user writes: names of scripted bots, or paths of saved agents and run folders."""
+    return [_load_member(name, spec) for name in names]
+
+
+def _load_member(name: str, spec: EnvSpec) -> Member:
+    if not Path(name).exists():
+        return Member(name, make_bot(name, spec))
+    agent = load_agent(name)
+    require(
+        agent.spec == spec,
+        f"{name} was trained on {agent.spec}, which is not {spec}: teammates must share the task's sizes",
+    )
+    return Member(name, agent.policy, agent.params)
 
 
 class Population:

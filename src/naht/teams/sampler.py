@@ -18,7 +18,7 @@ from naht.envs.base import Array, Environment, PyTree
 from naht.errors import NahtError, require
 
 Probabilities = tuple[float, ...] | Callable[[PyTree], Array] | None
-"""A distribution: its probabilities, a function of the environment's initial state that gives them, or None: uniform."""
+"""A distribution: its probabilities, a function of the environment's initial state giving them, or None: uniform."""
 
 NumControlled = Literal["uniform", "all"] | int | tuple[float, ...]
 """How N is drawn: uniform on 1..M-1, always M, always that number, or with probabilities for N = 0..M."""
@@ -79,15 +79,15 @@ class Selection:
             return
         require(self.size > 0, f"up to {seats} {side} seats are to be filled, but the {side} population is empty")
         if self.mix and not self.replace:
-            known = isinstance(self.probabilities, tuple)
-            usable = sum(p > 0 for p in self.probabilities) if known else self.size  # type: ignore[union-attr,arg-type]
+            fixed = self.probabilities if isinstance(self.probabilities, tuple) else (1.0,) * self.size
+            usable = sum(p > 0 for p in fixed)
             require(
                 seats <= usable,
                 f"up to {seats} {side} agents without replacement were asked for, but only {usable} exist",
             )
 
     def sample(self, key: Array, initial_state: PyTree, seats: int) -> Array:
-        """Members [seats] int32, in the order in which seats take them; only the first `check`ed ones are meaningful."""
+        """Members [seats] int32, in the order in which seats take them; as many as `check` allowed mean something."""
         if self.size == 0:
             return jnp.zeros(seats, jnp.int32)
         logits = _log_probabilities(self.probabilities, self.size, initial_state)

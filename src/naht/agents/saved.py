@@ -1,0 +1,95 @@
+"""Agents on disk: parameters and a card in one safetensors file, and a copy of the card for human eyes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from naht.agents.policy import NO_ACTION, Percept, Policy
+from naht.config import decode, encode
+from naht.envs.base import Array, EnvSpec, PyTree
+from naht.errors import NahtError, require
+from naht.storage import named_arrays, read_arrays, tree_like, write_arrays, write_file
+from naht.version import __version__
+
+SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A policy, its parameters, and where it comes from. One agent can fill any number of seats."""
+
+    name: str
+    policy: Policy
+    params: PyTree
+    spec: EnvSpec
+    """The task's sizes, as trained."""
+    card: dict[str, Any]
+    """Facts about the training: algorithm, seed, steps, returns."""
+
+    def act(
+        self,
+        obs: Array,
+        *,
+        memory: PyTree = None,
+        slot: int | Array = 0,
+        avail: Array | None = None,
+        key: Array | None = None,
+    ) -> tuple[Array, PyTree]:
+        """Act for one seat or a batch of seats: obs [..., O] -> (actions [...] int32, memory for the next step).
+
+        Pass the returned memory back at the next step, and None when an episode starts. `slot` [...] is the seat in the
+        team, `avail` [..., A] the allowed actions (default: all). Without a `key` the agent takes its best action.
+        """
+        obs = jnp.asarray(obs, jnp.float32)
+        require(
+            obs.shape[-1] == self.spec.obs_size,
+            f"{self.name} sees {self.spec.obs_size} numbers on '{self.spec.name}', got {obs.shape[-1]}",
+        )
+        batch = obs.shape[:-1]
+        if memory is None:
+            memory = (self.policy.initial_memory(batch), jnp.full(batch, NO_ACTION, jnp.int32))
+        if avail is None:
+            avail = jnp.ones((*batch, self.spec.num_actions), bool)
+        inner, last_action = memory
+        seat = jnp.broadcast_to(jnp.asarray(slot, jnp.int32), batch)
+        percept = Percept(obs, jnp.asarray(avail), last_action, seat)
+        greedy = key is None
+        action, inner, _ = self.policy.act(
+            self.params, inner, percept, jax.random.key(0) if key is None else key, greedy
+        )
+        return action, (inner, action)
+
+    def save(self, path: str | Path) -> Path:
+        """Write `path` (ending in .safetensors) and, beside it, the card as readable JSON."""
+        path = Path(path)
+        require(path.suffix == SUFFIX, f"an agent's file ends in {SUFFIX}, got '{path.name}'")
+        header = {
+            "kind": "agent",
+            "name": self.name,
+            "policy": encode(self.policy),
+            "spec": encode(self.spec),
+            "card": self.card | {"naht": __version__},
+        }
+        write_arrays(path, named_arrays(self.params), header)
+        write_file(path.with_suffix(".card.json"), (json.dumps(header, indent=2) + "\n").encode())
+        return path
+
+
+def load_agent(path: str | Path) -> Agent:
+    """Load an agent from its file, or the best one of a run folder. Never executes anything from the file."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / f"best{SUFFIX}"
+    arrays, header = read_arrays(path)
+    if header.get("kind") != "agent":
+        raise NahtError(f"{path} holds a {header.get('kind')}, not an agent")
+    policy = decode(header["policy"])
+    template = jax.eval_shape(policy.init, jax.random.key(0))
+    params = tree_like(template, arrays, str(path))
+    return Agent(header["name"], policy, params, decode(header["spec"]), header["card"])

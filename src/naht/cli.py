@@ -1,0 +1,73 @@
+"""The `naht` command. Quick to start: JAX and all that needs it are imported once a command is chosen."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from naht.errors import Interrupted, NahtError, unknown
+from naht.runtime import configure
+from naht.version import __version__
+
+COMMANDS = {
+    "train": "train a team:              naht train bit-game poam",
+    "resume": "go on with a stopped run:  naht resume runs/bit-game/poam/seed0",
+    "evaluate": "play with strangers:       naht evaluate runs/bit-game/poam/seed0",
+    "list": "what there is:             naht list tasks",
+    "reproduce": "the paper's studies:       naht reproduce bit-game",
+}
+
+USAGE = f"""usage: naht COMMAND ...
+
+N-agent ad hoc teamwork (version {__version__}): train agents that cooperate with teammates nobody chose.
+
+{chr(10).join(f"  {name:<10} {summary}" for name, summary in COMMANDS.items())}
+
+naht COMMAND --help explains each."""
+
+
+def _dispatch(args: Sequence[str]) -> None:
+    if not args or args[0] in ("-h", "--help"):
+        print(USAGE)
+    elif args[0] == "--version":
+        print(__version__)
+    elif args[0] not in COMMANDS:
+        raise unknown("command", args[0], COMMANDS)
+    else:
+        configure()
+        from naht import commands
+
+        run = {
+            "train": commands.train,
+            "resume": commands.resume,
+            "evaluate": commands.evaluate,
+            "list": commands.list_,
+            "reproduce": commands.reproduce_,
+        }
+        run[args[0]](args[1:])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Exit codes: 0 done, 2 a mistake in the call, 130 or 143 stopped by a signal and saved."""
+    try:
+        _dispatch(sys.argv[1:] if argv is None else argv)
+    except NahtError as e:
+        print(f"naht: {e}", file=sys.stderr)
+        return 2
+    except Interrupted as e:
+        print(f"naht: {e}", file=sys.stderr)
+        return 128 + e.signal_number
+    except BrokenPipeError:  # the reader of a pipe, head say, has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it at exit)
+        return 0
+    except KeyboardInterrupt:
+        print("naht: interrupted", file=sys.stderr)
+        return 130
+    except SystemExit as e:  # from --help
+        return e.code if isinstance(e.code, int) else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Episode rows summarised, and on disk as CSV that any tool reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from naht.evaluation.play import EpisodeRow
+from naht.evaluation.statistics import Interval, group_means, mean_interval
+from naht.storage import write_file
+
+
+def summarise(rows: Sequence[EpisodeRow]) -> list[tuple[str, Interval, int]]:
+    """(N, mean return with its interval, episodes) for every N and for "all", the M-N score.
+
+    Trials are the unit of replication. With a single trial the interval is over its episodes instead.
+    """
+    counts = sorted({row.num_controlled for row in rows})
+    single = len({row.trial for row in rows}) == 1
+    table = []
+    for label, chosen in [*[(str(n), {n}) for n in counts], ("all", set(counts))]:
+        part = [row for row in rows if row.num_controlled in chosen]
+        means = group_means(part, lambda r: (r.episode, r.num_controlled) if single else r.trial, _return)
+        table.append((label, mean_interval(list(means.values())), len(part)))
+    return table
+
+
+def _return(row: EpisodeRow) -> float:
+    return row.episode_return
+
+
+def write_rows(path: Path, rows: Sequence[EpisodeRow]) -> None:
+    """One line per episode."""
+    metrics = sorted({name for row in rows for name in row.metrics})
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    columns = ["trial", "task", "num_controlled", "seed", "episode", "seats", "return", "length"]
+    table.writerow([*columns, *metrics])
+    for r in rows:
+        facts = [r.trial, r.task, r.num_controlled, r.seed, r.episode, " ".join(r.seats), r.episode_return, r.length]
+        table.writerow([*facts, *[r.metrics.get(name, "") for name in metrics]])
+    write_file(path, text.getvalue().encode())

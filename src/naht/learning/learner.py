@@ -1,0 +1,51 @@
+"""The contract of a learning algorithm, and the table that finds one for its settings."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from naht.agents.policy import Policy
+from naht.envs.base import Array, EnvSpec, PyTree
+from naht.errors import NahtError
+from naht.learning.ppo import PPO, PPOConfig
+from naht.rollout import Trajectory
+
+
+class Learner(Protocol):
+    """How C improves. A frozen dataclass; everything that changes is in the state it passes along."""
+
+    @property
+    def policy(self) -> Policy: ...
+
+    @property
+    def num_envs(self) -> int:
+        """Environments per batch."""
+        ...
+
+    @property
+    def rollout_steps(self) -> int:
+        """Steps per environment and batch."""
+        ...
+
+    def init(self, key: Array) -> PyTree: ...
+
+    def policy_params(self, state: PyTree) -> PyTree:
+        """What the policy needs to act."""
+        ...
+
+    def update(
+        self, state: PyTree, trajectory: Trajectory, key: Array, progress: Array
+    ) -> tuple[PyTree, dict[str, Array]]:
+        """Learn from one batch; progress [] in 0..1 is the fraction of the run that has passed."""
+        ...
+
+
+AlgorithmConfig = PPOConfig
+"""The settings of any algorithm."""
+
+
+def make_learner(spec: EnvSpec, config: AlgorithmConfig) -> Learner:
+    """The learner that these settings are for."""
+    if isinstance(config, PPOConfig):
+        return PPO(spec, config)
+    raise NahtError(f"no learner takes settings of type {type(config).__name__}")

@@ -1,0 +1,375 @@
+"""One training run: the loop around rollout and update, with metrics, tests, checkpoints and exact resume."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from naht.agents.saved import Agent
+from naht.config import decode, encode, read_json
+from naht.envs.base import Array, Environment, PyTree
+from naht.errors import Interrupted, NahtError, require
+from naht.evaluation.play import play_episodes
+from naht.learning.learner import Learner, make_learner
+from naht.rollout import Arena, ArenaState
+from naht.storage import remove_unfinished, write_file
+from naht.teams.population import Population, Roster, load_members
+from naht.teams.sampler import Sampler, check_sampler, team_sampler
+from naht.training.checkpoints import load_newest, save_checkpoint, size_of
+from naht.training.config import RunConfig
+from naht.training.progress import Event, Report
+
+
+class TrainState(NamedTuple):
+    """All that changes during a run. A checkpoint is this pytree."""
+
+    update: Array  # [] int32, updates done
+    key: Array  # [] random key
+    learner: PyTree
+    arena: ArenaState
+    best_return: Array  # [] of the tests so far
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """The static side of a run. Equal trainers share compiled code, whatever their seed."""
+
+    env: Environment
+    learner: Learner
+    sampler: Sampler
+    uncontrolled: Roster
+    num_updates: int
+    test_episodes: int
+
+    def _arena(self, *, test: bool) -> Arena:
+        # Greedy in tests, sampling in training: the only difference between the two.
+        ours = Roster(("controlled",), (self.learner.policy,), (test,))
+        size = self.test_episodes if test else self.learner.num_envs
+        return Arena(self.env, self.sampler, ours, self.uncontrolled, size)
+
+    def _params(self, learner_state: PyTree) -> PyTree:
+        return (jax.tree.map(lambda leaf: leaf[None], self.learner.policy_params(learner_state)),)
+
+    @partial(jax.jit, static_argnums=0)
+    def init(self, key: Array) -> TrainState:
+        k_learner, k_arena, key = jax.random.split(key, 3)
+        arena = self._arena(test=False).reset(k_arena)
+        return TrainState(jnp.zeros((), jnp.int32), key, self.learner.init(k_learner), arena, jnp.asarray(-jnp.inf))
+
+    @partial(jax.jit, static_argnums=0)
+    def step(self, state: TrainState, uncontrolled_params: PyTree) -> tuple[TrainState, dict[str, Array]]:
+        """Collect one batch and learn from it."""
+        k_play, k_update, key = jax.random.split(state.key, 3)
+        arena, tr = self._arena(test=False).play(
+            self._params(state.learner), uncontrolled_params, state.arena, k_play, self.learner.rollout_steps
+        )
+        learner, metrics = self.learner.update(state.learner, tr, k_update, state.update / self.num_updates)
+        ended = tr.done.sum()
+        metrics |= {
+            "train/return": (tr.episode_return * tr.done).sum() / ended,
+            "train/length": (tr.episode_length * tr.done).sum() / ended,
+            "train/episodes": ended,
+            **{f"train/{name}": (values * tr.done).sum() / ended for name, values in tr.metrics.items()},
+        }
+        return state._replace(update=state.update + 1, key=key, learner=learner, arena=arena), metrics
+
+    def test(self, state: TrainState, uncontrolled_params: PyTree) -> dict[str, float]:
+        """Returns of the greedy policy in teams as in training: over all, and by the number of controlled agents."""
+        key = jax.random.fold_in(state.key, 0x7E57)
+        done = play_episodes(self._arena(test=True), self._params(state.learner), uncontrolled_params, key)
+        returns, n = np.asarray(done.episode_return, np.float64), np.asarray(done.team.controlled.sum(-1))
+        result = {"test/return": float(returns.mean())}
+        result |= {f"test/return_n{k}": float(returns[n == k].mean()) for k in np.unique(n)}
+        return result | {f"test/{name}": float(np.mean(values)) for name, values in done.metrics.items()}
+
+
+def make_trainer(config: RunConfig) -> tuple[Trainer, Population]:
+    """The trainer of a run and its uncontrolled population. Impossible settings fail here, before any work."""
+    env, teams = config.task, config.teams
+    uncontrolled = Population(load_members(teams.teammates, env.spec))
+    sampler = team_sampler(
+        env.spec.num_agents, len(uncontrolled), teams.num_controlled, mix=teams.mix, replace=teams.replace
+    )
+    check_sampler(sampler, env)
+    learner = make_learner(env.spec, config.algorithm)
+    per_update = learner.num_envs * learner.rollout_steps
+    num_updates = max(1, round(config.steps / per_update))
+    return Trainer(env, learner, sampler, uncontrolled.roster, num_updates, config.test_episodes), uncontrolled
+
+
+def run_folder(root: Path | str, config: RunConfig, name: str | None = None) -> Path:
+    """Where a run lives: root/task/algorithm/name."""
+    return Path(root) / config.task.spec.name / config.algorithm_name / (name or f"seed{config.seed}")
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The settings of an existing run."""
+    path = folder / "config.json"
+    require(path.is_file(), f"{folder} is not a run: it has no config.json")
+    config = decode(read_json(path))
+    require(isinstance(config, RunConfig), f"{path} does not hold the settings of a run")
+    return config
+
+
+def read_metrics(folder: Path | str) -> list[dict[str, float]]:
+    """The rows of metrics.jsonl, each joined with the row of timing.jsonl at the same step."""
+    folder = Path(folder)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    timing_file = folder / "timing.jsonl"
+    timing = timing_file.read_text().splitlines() if timing_file.exists() else []
+    by_step = {row["step"]: row for row in map(json.loads, timing)}
+    return [row | by_step.get(row["step"], {}) for row in rows]
+
+
+@contextmanager
+def _only_process(folder: Path) -> Iterator[None]:
+    """Two processes in one run folder would ruin it."""
+    with open(folder / ".lock", "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            raise NahtError(f"{folder} is being trained by another process") from e
+        yield
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM append to the yielded list; a second one acts as usual."""
+    seen: list[int] = []
+    previous: dict[int, Any] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del frame
+        seen.append(number)
+        signal.signal(number, previous[number])
+
+    try:
+        for number in map(int, (signal.SIGINT, signal.SIGTERM)):
+            previous[number] = signal.signal(number, note)
+    except ValueError:  # not in the main thread: whoever owns it handles signals
+        previous.clear()
+    try:
+        yield seen
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class _Log:
+    """metrics.jsonl holds what a resumed run repeats bit for bit, timing.jsonl what it cannot: the clock."""
+
+    def __init__(self, folder: Path, offset: int):
+        self._metrics = open(folder / "metrics.jsonl", "ab")  # noqa: SIM115 (closed with the run)
+        self._timing = open(folder / "timing.jsonl", "a")  # noqa: SIM115
+        self._metrics.truncate(offset)
+        self._metrics.seek(offset)
+
+    def write(self, row: dict[str, float], timing: dict[str, float]) -> None:
+        self._metrics.write((json.dumps(row) + "\n").encode())
+        self._metrics.flush()
+        self._timing.write(json.dumps(timing) + "\n")
+        self._timing.flush()
+
+    def secure(self) -> int:
+        """Push everything to the disk; returns the length so far."""
+        os.fsync(self._metrics.fileno())
+        return self._metrics.tell()
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._timing.close()
+
+
+def _rounded(metrics: dict[str, Array]) -> dict[str, float]:
+    """As Python numbers. What does not exist in a batch (the uncontrolled share when N = M) is NaN and left out."""
+    values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+    return {name: float(f"{v:.7g}") for name, v in values.items() if not math.isnan(v) or name.endswith(VITAL)}
+
+
+VITAL = ("/loss", "/gradient_norm")
+"""Metrics that must be finite for a run to go on."""
+
+
+def _check_finite(metrics: dict[str, float], folder: Path, step: int) -> None:
+    bad = [name for name, value in metrics.items() if name.endswith(VITAL) and not math.isfinite(value)]
+    if bad:
+        raise NahtError(
+            f"{', '.join(bad)} stopped being finite at step {step:,}; the last good state is kept in {folder}. "
+            "Look at gradient_norm and approx_kl in metrics.jsonl before that step, and try a smaller learning rate"
+        )
+
+
+def _check_disk(folder: Path, state: PyTree) -> None:
+    need, free = 4 * size_of(state) + 2**20, shutil.disk_usage(folder).free
+    require(free >= need, f"{folder} has {free / 2**20:.0f} MiB free; a run of this size needs {need / 2**20:.0f} MiB")
+
+
+def train(
+    config: RunConfig,
+    folder: Path | str,
+    *,
+    report: Report = lambda _: None,
+    checkpoint_every: float = 60.0,
+) -> Path:
+    """Train a new run in a folder of its own. Returns the folder; load its agent with `naht.load_agent(folder)`.
+
+    `checkpoint_every` is in seconds and does not influence the result.
+    """
+    folder = Path(folder)
+    make_trainer(config)
+    require(not (folder / "config.json").exists(), f"{folder} holds a run already; go on with: naht resume {folder}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / "config.json", (json.dumps(encode(config), indent=2) + "\n").encode())
+    except OSError as e:
+        raise NahtError(f"can't write to {folder}: {e.strerror}") from e
+    return resume(folder, report=report, checkpoint_every=checkpoint_every)
+
+
+def resume(folder: Path | str, *, report: Report = lambda _: None, checkpoint_every: float = 60.0) -> Path:
+    """Go on with a run from its newest good checkpoint, or from its start. A finished run is left as it is."""
+    folder = Path(folder)
+    config = read_config(folder)
+    try:
+        with _only_process(folder), stop_signals() as signals:
+            _Run(folder, config, report, checkpoint_every).go(signals)
+    except OSError as e:
+        raise NahtError(
+            f"writing to {folder} failed ({e.strerror}); the last checkpoint is whole: "
+            f"mend that and go on with: naht resume {folder}"
+        ) from e
+    return folder
+
+
+class _Run:
+    """A run in progress, on its folder."""
+
+    def __init__(self, folder: Path, config: RunConfig, report: Report, checkpoint_every: float):
+        self.folder, self.config = folder, config
+        self.trainer, uncontrolled = make_trainer(config)
+        self.uncontrolled_params = uncontrolled.params
+        self.checkpoint_every = checkpoint_every
+        self.name = "/".join(folder.parts[-2:])
+        self._report = report
+        learner = self.trainer.learner
+        self.steps_per_update = learner.num_envs * learner.rollout_steps
+        self.total = self.trainer.num_updates * self.steps_per_update
+        self.updates_per_test = max(1, round(config.test_every / self.steps_per_update))
+
+    def report(self, step: int, **facts: Any) -> None:
+        event = Event(self.name, step, self.total, **facts)
+        if event.message is not None:
+            with open(self.folder / "progress.log", "a") as f:
+                f.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} step {step}: {event.message}\n")
+        self._report(event)
+
+    def go(self, signals: list[int]) -> None:
+        remove_unfinished(self.folder)
+        state = self.trainer.init(jax.random.key(self.config.seed))
+        _check_disk(self.folder, state)
+        found, damaged = load_newest(self.folder / "checkpoints", state)
+        offset, elapsed = 0, 0.0
+        if found:
+            state, facts = found
+            offset, elapsed = facts["metrics_bytes"], facts["seconds"]
+        update = int(state.update)
+        for sentence in damaged:
+            self.report(update * self.steps_per_update, message=f"{sentence}; using an earlier state")
+        if update:
+            word = "finished" if update == self.trainer.num_updates else "resumed"
+            self.report(update * self.steps_per_update, message=f"{word} at step {update * self.steps_per_update:,}")
+        self.log = _Log(self.folder, offset)
+        try:
+            self._loop(state, update, elapsed, signals)
+        finally:
+            self.log.close()
+
+    def _loop(self, state: TrainState, update: int, elapsed: float, signals: list[int]) -> None:
+        start = last_save = time.monotonic()
+        warm_seconds, warm_steps, test_return = 0.0, 0, None
+        compiled = {"step": False, "test": False}
+        while update < self.trainer.num_updates:
+            before, began = state, time.monotonic()
+            parts = ["step"]
+            state, raw = self.trainer.step(state, self.uncontrolled_params)
+            metrics = _rounded(raw)
+            update += 1
+            step = update * self.steps_per_update
+            try:
+                _check_finite(metrics, self.folder, step)
+            except NahtError:
+                self._save(before, elapsed + time.monotonic() - start)
+                raise
+            row: dict[str, float] = {"step": step, "update": update} | metrics
+            if update % self.updates_per_test == 0 or update == self.trainer.num_updates:
+                parts.append("test")
+                tested = self.trainer.test(state, self.uncontrolled_params)
+                row |= tested
+                test_return = tested["test/return"]
+                if test_return > float(state.best_return):
+                    state = state._replace(best_return=jnp.asarray(test_return, jnp.float32))
+                    self._agent(state, step, test_return).save(self.folder / "best.safetensors")
+            now = time.monotonic()
+            # Speed leaves out the first step and the first test, which include compilation.
+            if all(compiled[part] for part in parts):
+                warm_seconds, warm_steps = warm_seconds + now - began, warm_steps + self.steps_per_update
+            compiled |= dict.fromkeys(parts, True)
+            speed = warm_steps / warm_seconds if warm_steps else None
+            timing = {"step": step, "seconds": elapsed + now - start}
+            self.log.write(row, timing | ({"steps_per_second": speed} if speed else {}))
+            self.report(
+                step,
+                speed=speed,
+                train_return=row.get("train/return"),
+                test_return=test_return,
+                action_prob=row.get("model/action_prob"),
+            )
+            finished = update == self.trainer.num_updates
+            if finished:
+                self._agent(state, step, row["test/return"]).save(self.folder / "last.safetensors")
+            if finished or signals or now - last_save >= self.checkpoint_every:
+                self._save(state, elapsed + now - start)
+                last_save = time.monotonic()
+            if signals and not finished:
+                self.report(step, message="stopped and saved")
+                raise Interrupted(f"stopped and saved; go on with: naht resume {self.folder}", signals[0])
+
+    def _save(self, state: TrainState, seconds: float) -> None:
+        facts = {"metrics_bytes": self.log.secure(), "seconds": seconds}
+        save_checkpoint(self.folder / "checkpoints", int(state.update) * self.steps_per_update, state, facts)
+
+    def _agent(self, state: TrainState, step: int, test_return: float) -> Agent:
+        spec = self.config.task.spec
+        card = {
+            "task": encode(self.config.task),
+            "algorithm": self.config.algorithm_name,
+            "seed": self.config.seed,
+            "steps": step,
+            "test_return": test_return,
+            "test_episodes": self.config.test_episodes,
+            "config": encode(self.config),
+        }
+        name = f"{self.config.algorithm_name}-seed{self.config.seed}"
+        learner = self.trainer.learner
+        return Agent(name, learner.policy, learner.policy_params(state.learner), spec, card)
+
+
+def is_finished(folder: Path) -> bool:
+    """Has this run reached its last step?"""
+    return (folder / "last.safetensors").exists()
