@@ -54,10 +54,11 @@ class Decoder(nn.Module):
     num_agents: int
 
     @nn.compact
-    def __call__(self, embedding: Array) -> Array:
-        """One embedding per modelling agent [..., M, E] -> predictions [..., M, M-1, outputs], as `teammates_of`."""
+    def __call__(self, embedding: Array, slot: Array) -> Array:
+        """Embeddings [..., E] of modelling agents in seats slot [...] -> predictions [..., M-1, outputs]."""
         seat = self.param("seat", nn.initializers.orthogonal(), (self.num_agents, self.hidden))
-        y = dense(self.hidden)(embedding)[..., None, :] + seat[teammates_of(self.num_agents)]
+        rows = seat[jnp.asarray(teammates_of(self.num_agents))[slot]]
+        y = dense(self.hidden)(embedding)[..., None, :] + rows
         y = nn.relu(dense(self.hidden)(nn.relu(y)))
         return dense(self.outputs, 1.0)(y)
 
@@ -69,14 +70,16 @@ class TeammateDecoders(nn.Module):
     spec: EnvSpec
 
     @nn.compact
-    def __call__(self, embedding: Array) -> tuple[Array, Array]:
-        """embedding [..., M, E] -> (observations [..., M, M-1, O], action logits [..., M, M-1, A])."""
+    def __call__(self, embedding: Array, slot: Array) -> tuple[Array, Array]:
+        """Embeddings [..., E], seats [...] -> (observations [..., M-1, O], action logits [..., M-1, A])."""
         m = self.spec.num_agents
-        obs = Decoder(self.config.hidden, self.spec.obs_size, m, name="observations")(embedding)
-        logits = Decoder(self.config.hidden, self.spec.num_actions, m, name="actions")(embedding)
+        obs = Decoder(self.config.hidden, self.spec.obs_size, m, name="observations")(embedding, slot)
+        logits = Decoder(self.config.hidden, self.spec.num_actions, m, name="actions")(embedding, slot)
         return obs, logits
 
 
-def others(per_agent: Array) -> Array:
-    """Each agent's view of the others: [..., M, F] -> [..., M, M-1, F] in `teammates_of` order."""
-    return jnp.take(per_agent, jnp.asarray(teammates_of(per_agent.shape[-2])), axis=-2)
+def others(per_agent: Array, slot: Array) -> Array:
+    """What everybody but the agent in seat slot [C] did: [L, C, M, ...] -> [L, C, M-1, ...] in `teammates_of` order."""
+    seats = jnp.asarray(teammates_of(per_agent.shape[2]))[slot]
+    index = seats.reshape((1, *seats.shape) + (1,) * (per_agent.ndim - 3))
+    return jnp.take_along_axis(per_agent, index, axis=2)

@@ -1,20 +1,20 @@
 """The PPO learner. POAM, IPPO-NAHT and POAM-AHT are settings of it.
 
 An update reads like the paper: embed the team, value every step, TD(lambda) targets, then epochs of minibatches for the
-teammate model, the actor and the critic. Axes: T steps, B environments, M agents; R rows are what minibatches are drawn
-from (whole episodes, or sequences cut from them), each [L, M, ...] with L steps.
+teammate model, the actor and the critic. Axes: T steps, B environments, M agents. Minibatches are drawn from R rows: an
+agent's part of an episode, or of a sequence of L steps cut from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from naht.agents.networks import NetworkConfig, RecurrentNetwork
@@ -88,7 +88,7 @@ class PPOConfig:
     """Learning rate of the teammate model."""
     model_max_grad_norm: float = 5.0
     """Gradients of the teammate model are scaled down to this norm."""
-    chunk: int = 4
+    chunk: int = 16
     """Rows whose gradient is computed at once: small enough for the processor's cache. Changes speed only."""
     network: NetworkConfig = NetworkConfig()
     """Actor and critic."""
@@ -124,47 +124,75 @@ class PPOState(NamedTuple):
     critic_memory: Array  # [B, M, H], where the critic's history stands at the batch's end
 
 
-class Batch(NamedTuple):
-    """What the losses read. Rows first: [R, L, M, ...]; hidden states [R, M, H], or [R, L, M, H] for stored ones."""
+class AgentRows(NamedTuple):
+    """What the losses of actor and critic read: one row per agent and sequence, [R, L, ...]."""
 
-    x: Array  # [R, L, M, I] observation, last action, seat
-    embedding: Array  # [R, L, M, E] of the team, as at collection: a constant for PPO
+    x: Array  # [R, L, I] observation, last action, seat
+    embedding: Array  # [R, L, E] of the team, as at collection: a constant for PPO
     first: Array  # [R, L] bool
-    obs: Array  # [R, L, M, O]
-    avail: Array  # [R, L, M, A]
-    action: Array  # [R, L, M]
-    log_prob: Array  # [R, L, M] at collection
-    advantage: Array  # [R, L, M]
-    value: Array  # [R, L, M] at collection
-    target: Array  # [R, L, M]
-    alive: Array  # [R, L, M] bool
-    controlled: Array  # [R, L, M] bool
-    actor_weight: Array  # [R, L, M] float: whose data train the actor (and model others)
-    critic_weight: Array  # [R, L, M] float: whose data train the critic
-    actor_h0: Array
-    critic_h0: Array
-    encoder_h0: Array
+    avail: Array  # [R, L, A] bool
+    action: Array  # [R, L] int32
+    log_prob: Array  # [R, L] at collection
+    advantage: Array  # [R, L]
+    value: Array  # [R, L] at collection
+    target: Array  # [R, L]
+    actor_weight: Array  # [R, L] float: data that train the actor, and the model of others
+    critic_weight: Array  # [R, L] float: data that train the critic
+    actor_h0: Array  # [R, H] before the first step, or [R, L, H] stored for every step
+    critic_h0: Array  # likewise
+    encoder_h0: Array  # [R, H of the model]
+
+
+class TeamRows(NamedTuple):
+    """What the teammate model predicts: one row per team and sequence, [R / M, L, M, ...]."""
+
+    obs: Array  # [R / M, L, M, O]
+    action: Array  # [R / M, L, M] int32
+    alive: Array  # [R / M, L, M] bool
+    controlled: Array  # [R / M, L, M] bool
+
+
+class Batch(NamedTuple):
+    """A batch of experience cut into rows. Row r is the agent in slot r % M of team r // M."""
+
+    agents: AgentRows
+    teams: TeamRows
+
+    def take(self, rows: Array) -> tuple[AgentRows, TeamRows, Array]:
+        """Rows by index [C], time first: agents [L, C, ...], their teams [L, C, M, ...], their slots [C].
+
+        Indices beyond the end give rows of zeros, which have no weight.
+        """
+        m = self.teams.obs.shape[2]
+
+        def pick_rows(indices: Array, leaf: Array) -> Array:
+            return jnp.take(leaf, indices, axis=0, mode="fill", fill_value=0)
+
+        agents = jax.tree.map(lambda leaf: pick_rows(rows, leaf), self.agents)
+        starts = ("actor_h0", "critic_h0", "encoder_h0")
+        timed = {k: v.swapaxes(0, 1) for k, v in agents._asdict().items() if k not in starts or v.ndim == 3}
+        teams = jax.tree.map(lambda leaf: pick_rows(rows // m, leaf).swapaxes(0, 1), self.teams)
+        return agents._replace(**timed), teams, rows % m
 
 
 Metrics = dict[str, Array]
-Loss = Callable[[PyTree, Batch], tuple[Array, tuple[Array, Metrics]]]
-"""(params, rows) -> (sum of losses, (sum of weights, metrics as sums under the same weights))."""
+Loss = Callable[[PyTree, AgentRows, TeamRows, Array], tuple[Array, tuple[Array, Metrics]]]
+"""(params, agents, teams, slots) -> (sum of losses, (sum of weights, metrics as sums under the same weights))."""
 
 Network = Callable[[Array, Array, Array], tuple[Array, Array]]
 
 
 def unroll(network: Network, x: Array, h0: Array, first: Array) -> tuple[Array, Array]:
-    """Run a recurrent network over x [L, *seats, I]; first [L, C] with seats = (C, M). Returns [L, *seats, ...] twice.
+    """Run a recurrent network over x [L, R, I] with first [L, R]. Returns outputs and hidden states [L, R, ...].
 
-    h0 [*seats, H] is the hidden state before the first step: the network runs through time. h0 [L, *seats, H] has one
-    state for every step: each step stands alone and no gradient flows through time.
+    h0 [R, H] is the hidden state before the first step: the network runs through time. h0 [L, R, H] has one state for
+    every step: each step stands alone and no gradient flows through time.
     """
-    steps, seats = x.shape[0], x.shape[1:-1]
-    rows = int(np.prod(seats))
-    flat = (1, steps * rows) if h0.ndim == x.ndim else (steps, rows)
-    first = jnp.broadcast_to(first[..., None], (steps, *seats))
-    y, hidden = network(x.reshape(*flat, x.shape[-1]), h0.reshape(flat[1], h0.shape[-1]), first.reshape(flat))
-    return y.reshape(steps, *seats, y.shape[-1]), hidden.reshape(steps, *seats, hidden.shape[-1])
+    if h0.ndim == 2:
+        return network(x, h0, first)
+    steps, rows = first.shape
+    y, hidden = network(x.reshape(1, steps * rows, -1), h0.reshape(steps * rows, -1), first.reshape(1, -1))
+    return y.reshape(steps, rows, -1), hidden.reshape(steps, rows, -1)
 
 
 def before(hidden: Array, start: Array) -> Array:
@@ -172,43 +200,47 @@ def before(hidden: Array, start: Array) -> Array:
     return jnp.concatenate([start[None], hidden[:-1]])
 
 
-def time_major(leaf: Array) -> Array:
-    return leaf.swapaxes(0, 1)
+class Minibatches(NamedTuple):
+    """Which rows every optimiser step learns from."""
+
+    rows: Array  # [steps, chunks, chunk] int32, the active rows of a step first
+    chunks: Array  # [steps] int32, how many chunks have active rows: the others are never computed
 
 
-def draw_rows(key: Array, num_rows: int, epochs: int, minibatches: int, chunk: int) -> Array:
-    """Row indices for every optimiser step: [epochs * minibatches, chunks, chunk].
-
-    Each epoch is a permutation. Where the numbers do not divide, places are filled with the index `num_rows`, which
-    reads as a row without weight.
-    """
+def draw_minibatches(key: Array, active: Array, epochs: int, minibatches: int, chunk: int) -> Minibatches:
+    """Every epoch shuffles the active rows (active [R] bool) and deals them out evenly."""
+    num_rows = active.shape[0]
     per_minibatch = ceil(num_rows / minibatches)
     chunk = min(chunk, per_minibatch)
     chunks = ceil(per_minibatch / chunk)
-    orders = jax.vmap(lambda k: jax.random.permutation(k, num_rows))(jax.random.split(key, epochs))
 
-    def pad(a: Array, width: int) -> Array:
-        return jnp.pad(a, ((0, 0), (0, width - a.shape[1])), constant_values=num_rows)
+    def shuffle(key: Array) -> Array:
+        order = jnp.argsort(jnp.where(active, jax.random.uniform(key, (num_rows,)), 2.0))
+        # Dealing like cards keeps every minibatch's active rows at its front.
+        order = jnp.pad(order, (0, minibatches * per_minibatch - num_rows), constant_values=num_rows)
+        dealt = order.reshape(per_minibatch, minibatches).T
+        dealt = jnp.pad(dealt, ((0, 0), (0, chunks * chunk - per_minibatch)), constant_values=num_rows)
+        return dealt.reshape(minibatches, chunks, chunk)
 
-    orders = pad(orders, minibatches * per_minibatch).reshape(epochs * minibatches, per_minibatch)
-    return pad(orders, chunks * chunk).reshape(epochs * minibatches, chunks, chunk)
+    rows = jax.vmap(shuffle)(jax.random.split(key, epochs)).reshape(epochs * minibatches, chunks, chunk)
+    share = (active.sum() - jnp.arange(minibatches) + minibatches - 1) // minibatches
+    return Minibatches(rows, jnp.tile((share + chunk - 1) // chunk, epochs))
 
 
-def chunked_gradient(loss: Loss, params: PyTree, batch: Batch, rows: Array) -> tuple[PyTree, Metrics]:
-    """Gradient of the weighted mean loss over a minibatch, and its metrics as means.
+def chunked_gradient(loss: Loss, params: PyTree, batch: Batch, minibatch: Minibatches) -> tuple[PyTree, Metrics]:
+    """Gradient of the weighted mean loss over one minibatch, and its metrics as means.
 
-    rows [chunks, chunk] are the minibatch's row indices. Gradients are added up chunk by chunk, so that the temporaries
-    of one chunk stay in the processor's cache (and memory does not grow with the batch).
+    Gradients are added up chunk by chunk, so that the temporaries of one chunk stay in the processor's cache (and
+    memory does not grow with the batch). Chunks without active rows are skipped: only rows that count cost time.
     """
     grad = jax.grad(loss, has_aux=True)
 
-    def add(total: PyTree, indices: Array) -> tuple[PyTree, None]:
-        piece = jax.tree.map(lambda a: jnp.take(a, indices, axis=0, mode="fill", fill_value=0), batch)
-        return jax.tree.map(jnp.add, total, grad(params, piece)), None
+    def add(i: Array, total: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, total, grad(params, *batch.take(minibatch.rows[i])))
 
-    shapes = jax.eval_shape(grad, params, jax.tree.map(lambda a: a[: rows.shape[1]], batch))
+    shapes = jax.eval_shape(lambda: grad(params, *batch.take(minibatch.rows[0])))
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    (gradient, (weight, metrics)), _ = jax.lax.scan(add, zeros, rows)
+    gradient, (weight, metrics) = jax.lax.fori_loop(0, minibatch.chunks, add, zeros)
     weight = jnp.maximum(weight, 1e-8)
     return jax.tree.map(lambda g: g / weight, gradient), jax.tree.map(lambda s: s / weight, metrics)
 
@@ -263,8 +295,8 @@ class PPO:
         x = self.policy.inputs(jnp.zeros((1, 1, self.spec.obs_size)), no_action, no_action)
         x = jnp.concatenate([x, jnp.zeros((1, 1, self.policy.embedding_size))], axis=-1)
         critic = self.critic.init(k_critic, x, memory[0, :1], jnp.zeros((1, 1), bool))
-        embedding = jnp.zeros((self.spec.num_agents, self.policy.embedding_size))
-        decoders = self.decoders.init(k_decoders, embedding) if self.config.modelling else {}
+        embedding = jnp.zeros((1, self.policy.embedding_size))
+        decoders = self.decoders.init(k_decoders, embedding, no_action[0]) if self.config.modelling else {}
         return PPOState(
             params=PPOParams(policy, critic, decoders),
             actor_opt=self.optimiser.init(policy.actor),
@@ -281,36 +313,46 @@ class PPO:
     def update(self, state: PPOState, trajectory: Trajectory, key: Array, progress: Array) -> tuple[PPOState, Metrics]:
         """Learn from one batch. progress [] in 0..1 is the fraction of the run that has passed."""
         c = self.config
-        k_model, k_ppo = jax.random.split(key)
+        k_actor, k_critic, k_model = jax.random.split(key, 3)
         state, batch, metrics = self.prepare(state, trajectory)
-        num_rows = batch.first.shape[0]
         lr = anneal(c.lr, c.lr_end, progress)
         entropy = anneal(c.entropy, c.entropy_end, progress)
 
-        def fit(loss: Loss, optimiser: optax.GradientTransformation, rate: Array | float) -> Callable:
-            def step(carry: tuple[PyTree, PyTree], rows: Array) -> tuple[tuple[PyTree, PyTree], Metrics]:
+        def fit(
+            loss: Loss,
+            params: PyTree,
+            opt: PyTree,
+            optimiser: optax.GradientTransformation,
+            rate: Array | float,
+            minibatches: Minibatches,
+        ) -> tuple[tuple[PyTree, PyTree], Metrics]:
+            def step(carry: tuple[PyTree, PyTree], minibatch: Minibatches) -> tuple[tuple[PyTree, PyTree], Metrics]:
                 params, opt = carry
-                gradient, metrics = chunked_gradient(loss, params, batch, rows)
-                norm = optax.global_norm(gradient)
+                gradient, log = chunked_gradient(loss, params, batch, minibatch)
                 updates, opt = optimiser.update(gradient, opt, params)
                 params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
-                return (params, opt), metrics | {"gradient_norm": norm}
+                return (params, opt), log | {"gradient_norm": optax.global_norm(gradient)}
 
-            return step
+            return jax.lax.scan(step, (params, opt), minibatches)
 
-        params = state.params
-        rows = draw_rows(k_ppo, num_rows, c.epochs, c.minibatches, c.chunk)
-        fit_actor = fit(lambda p, b: self.actor_loss(p, b, entropy), self.optimiser, lr)
-        (actor, actor_opt), log = jax.lax.scan(fit_actor, (params.policy.actor, state.actor_opt), rows)
+        controlled = (batch.agents.actor_weight > 0).any(-1)
+        learning = (batch.agents.critic_weight > 0).any(-1)
+        policy, critic, decoders = state.params
+        encoder, model_opt = policy.encoder, state.model_opt
+
+        deal = draw_minibatches(k_actor, controlled, c.epochs, c.minibatches, c.chunk)
+        (actor, actor_opt), log = fit(
+            partial(self.actor_loss, entropy), policy.actor, state.actor_opt, self.optimiser, lr, deal
+        )
         metrics |= _named("actor", log)
-        fit_critic = fit(self.critic_loss, self.optimiser, lr)
-        (critic, critic_opt), log = jax.lax.scan(fit_critic, (params.critic, state.critic_opt), rows)
+        deal = draw_minibatches(k_critic, learning, c.epochs, c.minibatches, c.chunk)
+        (critic, critic_opt), log = fit(self.critic_loss, critic, state.critic_opt, self.optimiser, lr, deal)
         metrics |= _named("critic", log)
-        encoder, decoders, model_opt = params.policy.encoder, params.decoders, state.model_opt
         if c.modelling:
-            rows = draw_rows(k_model, num_rows, c.model_epochs, c.model_minibatches, c.chunk)
-            fit_model = fit(self.model_loss, self.model_optimiser, c.model_lr)
-            ((encoder, decoders), model_opt), log = jax.lax.scan(fit_model, ((encoder, decoders), model_opt), rows)
+            deal = draw_minibatches(k_model, controlled, c.model_epochs, c.model_minibatches, c.chunk)
+            ((encoder, decoders), model_opt), log = fit(
+                self.model_loss, (encoder, decoders), model_opt, self.model_optimiser, c.model_lr, deal
+            )
             metrics |= _named("model", log)
         params = PPOParams(RecurrentParams(actor, encoder), critic, decoders)
         return state._replace(params=params, actor_opt=actor_opt, critic_opt=critic_opt, model_opt=model_opt), metrics
@@ -318,106 +360,108 @@ class PPO:
     def prepare(self, state: PPOState, trajectory: Trajectory) -> tuple[PPOState, Batch, Metrics]:
         """Everything that is computed once per batch, with the parameters that collected it."""
         c, tr, params = self.config, trajectory, state.params
-        memory = tr.start_memory[0]
-        slot = jnp.broadcast_to(jnp.arange(self.spec.num_agents), tr.action.shape)
+        steps, num_agents = self.rollout_steps, self.spec.num_agents
+        num_rows = self.num_envs * num_agents
+
+        def flat(leaf: Array) -> Array:
+            """[T, B, M, ...] -> [T, B * M, ...]."""
+            return leaf.reshape(leaf.shape[0], num_rows, *leaf.shape[3:])
+
+        def per_agent(leaf: Array) -> Array:
+            """[T, B] -> [T, B * M]."""
+            return jnp.repeat(leaf, num_agents, axis=1)
 
         def embed(x: Array, h0: Array, first: Array) -> tuple[Array, Array]:
-            return unroll(lambda *a: self.policy.embed(params.policy, *a), x, h0, first)
+            return unroll(partial(self.policy.embed, params.policy), x, h0, first)
 
         def value(x: Array, embedding: Array, h0: Array, first: Array) -> tuple[Array, Array]:
-            v, hidden = unroll(self._critic(params.critic), jnp.concatenate([x, embedding], -1), h0, first)
+            v, hidden = unroll(partial(self.critic.apply, params.critic), concat(x, embedding), h0, first)
             return v[..., 0], hidden
 
-        x = self.policy.inputs(tr.obs, tr.last_action, slot)
-        embedding, encoder_hidden = embed(x, memory.encoder, tr.first)
-        values, critic_hidden = value(x, embedding, state.critic_memory, tr.first)
-        _, actor_hidden = unroll(
-            lambda *a: self.policy.actor.apply(params.policy.actor, *a),
-            jnp.concatenate([x, embedding], -1),
-            memory.actor,
-            tr.first,
-        )
+        memory = jax.tree.map(lambda h: h.reshape(num_rows, h.shape[-1]), tr.start_memory[0])
+        critic_start = state.critic_memory.reshape(num_rows, -1)
+        slot = jnp.broadcast_to(jnp.arange(num_agents), tr.action.shape)
+        x, first = flat(self.policy.inputs(tr.obs, tr.last_action, slot)), per_agent(tr.first)
+        embedding, encoder_hidden = embed(x, memory.encoder, first)
+        values, critic_hidden = value(x, embedding, critic_start, first)
+        actor = partial(self.policy.actor.apply, params.policy.actor)
+        _, actor_hidden = unroll(actor, concat(x, embedding), memory.actor, first)
 
         # V of what follows step t is the next row's value, except at the batch's end and where the clock ended an
         # episode: there it is one more step of encoder and critic, on the observation before the restart.
-        tail = self.rollout_steps if c.bootstrap_time_limit else 1
-        x_next = self.policy.inputs(tr.next_obs[-tail:], tr.action[-tail:], slot[-tail:])
-        same_episode = jnp.zeros_like(tr.first[-tail:])
+        tail = steps if c.bootstrap_time_limit else 1
+        x_next = flat(self.policy.inputs(tr.next_obs[-tail:], tr.action[-tail:], slot[-tail:]))
+        same_episode = jnp.zeros_like(first[-tail:])
         e_next, _ = embed(x_next, encoder_hidden[-tail:], same_episode)
         v_next, _ = value(x_next, e_next, critic_hidden[-tail:], same_episode)
-        next_values = jnp.concatenate([values[1 : 1 + len(values) - tail], v_next])
+        next_values = jnp.concatenate([values[1 : 1 + steps - tail], v_next])
 
         stats = state.reward_stats.update(tr.reward)
         reward = tr.reward
         if c.standardise_rewards != "no":
             reward = stats.standardise(reward, subtract_mean=c.standardise_rewards == "mean-std")
-        over = tr.terminated if c.bootstrap_time_limit else tr.done
-        discount = c.gamma * (1.0 - over)
+        discount = c.gamma * (1.0 - (tr.terminated if c.bootstrap_time_limit else tr.done))
         cut = tr.done.at[-1].set(True)
-        targets = td_lambda(reward[..., None], next_values, discount[..., None], cut[..., None], c.gae_lambda)
+        targets = td_lambda(per_agent(reward), next_values, per_agent(discount), per_agent(cut), c.gae_lambda)
 
-        actor_weight = (tr.team.controlled & tr.alive).astype(jnp.float32)
-        critic_weight = tr.alive.astype(jnp.float32) if c.uncontrolled_data else actor_weight
+        actor_weight = flat(tr.team.controlled & tr.alive).astype(jnp.float32)
+        critic_weight = flat(tr.alive).astype(jnp.float32) if c.uncontrolled_data else actor_weight
         advantages = targets - values
         if c.standardise_advantages:
             advantages = masked_standardise(advantages, actor_weight)
 
-        length = c.sequence_length or self.rollout_steps
-        num_pieces = self.rollout_steps // length
+        length = c.sequence_length or steps
+        pieces = steps // length
 
         def rows(leaf: Array) -> Array:
-            """[T, B, ...] -> [R, L, ...] with R = (T / L) * B."""
-            pieces = leaf.reshape(num_pieces, length, *leaf.shape[1:]).swapaxes(1, 2)
-            return pieces.reshape(num_pieces * self.num_envs, length, *leaf.shape[2:])
+            """[T, K, ...] -> [(T / L) * K, L, ...]."""
+            cut_up = leaf.reshape(pieces, length, *leaf.shape[1:]).swapaxes(1, 2)
+            return cut_up.reshape(pieces * leaf.shape[1], length, *leaf.shape[2:])
 
         def starts(hidden: Array, start: Array, memory: str) -> Array:
+            if memory == "bptt" and pieces == 1:
+                return start  # no need for the states in between: where nobody reads them, they are not computed
             stored = rows(before(hidden, start))
             return stored if memory == "stored" else stored[:, 0]
 
-        batch = Batch(
+        agents = AgentRows(
             x=rows(x),
             embedding=rows(embedding),
-            first=rows(tr.first),
-            obs=rows(tr.obs),
-            avail=rows(tr.avail),
-            action=rows(tr.action),
-            log_prob=rows(tr.log_prob),
+            first=rows(first),
+            avail=rows(flat(tr.avail)),
+            action=rows(flat(tr.action)),
+            log_prob=rows(flat(tr.log_prob)),
             advantage=rows(advantages),
             value=rows(values),
             target=rows(targets),
-            alive=rows(tr.alive),
-            controlled=rows(tr.team.controlled),
             actor_weight=rows(actor_weight),
             critic_weight=rows(critic_weight),
             actor_h0=starts(actor_hidden, memory.actor, c.actor_memory),
-            critic_h0=starts(critic_hidden, state.critic_memory, c.critic_memory),
+            critic_h0=starts(critic_hidden, critic_start, c.critic_memory),
             encoder_h0=starts(encoder_hidden, memory.encoder, "bptt"),
         )
+        teams = TeamRows(rows(tr.obs), rows(tr.action), rows(tr.alive), rows(tr.team.controlled))
         error = masked_mean((targets - values) ** 2, critic_weight)
         spread = masked_mean((targets - masked_mean(targets, critic_weight)) ** 2, critic_weight)
         metrics = {
             "value/mean": masked_mean(values, critic_weight),
             "value/explained_variance": 1.0 - error / jnp.maximum(spread, 1e-8),
         }
-        return state._replace(reward_stats=stats, critic_memory=critic_hidden[-1]), batch, metrics
-
-    def _critic(self, params: PyTree) -> Network:
-        return lambda *args: self.critic.apply(params, *args)
+        end = critic_hidden[-1].reshape(state.critic_memory.shape)
+        return state._replace(reward_stats=stats, critic_memory=end), Batch(agents, teams), metrics
 
     def actor_loss(
-        self, params: PyTree, b: Batch, entropy_weight: Array | float
+        self, entropy_weight: Array | float, params: PyTree, a: AgentRows, teams: TeamRows, slot: Array
     ) -> tuple[Array, tuple[Array, Metrics]]:
-        """PPO's clipped objective with entropy bonus, over controlled agents."""
-        clip, weight = self.config.clip, time_major(b.actor_weight)
-        x = time_major(jnp.concatenate([b.x, b.embedding], -1))
-        h0 = time_major(b.actor_h0) if b.actor_h0.ndim == b.x.ndim else b.actor_h0
-        logits, _ = unroll(lambda *a: self.policy.actor.apply(params, *a), x, h0, time_major(b.first))
-        log_probs = masked_log_probs(logits, time_major(b.avail))
-        log_ratio = pick(log_probs, time_major(b.action)) - time_major(b.log_prob)
-        # A forbidden or foreign action may have any log-ratio; exp of it must not overflow into the gradient.
-        log_ratio = jnp.where(weight > 0, log_ratio, 0.0)
-        ratio, advantage = jnp.exp(log_ratio), time_major(b.advantage)
-        surrogate = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
+        """PPO's clipped objective with entropy bonus, over controlled agents. Leaves of `a` are [L, C, ...]."""
+        del teams, slot
+        clip, weight = self.config.clip, a.actor_weight
+        logits, _ = unroll(partial(self.policy.actor.apply, params), concat(a.x, a.embedding), a.actor_h0, a.first)
+        log_probs = masked_log_probs(logits, a.avail)
+        # Rows without weight may hold anything; an overflow of exp there must not reach the gradient.
+        log_ratio = jnp.where(weight > 0, pick(log_probs, a.action) - a.log_prob, 0.0)
+        ratio = jnp.exp(log_ratio)
+        surrogate = jnp.minimum(ratio * a.advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * a.advantage)
         entropy = -(jnp.exp(log_probs) * log_probs).sum(-1)
         metrics = {
             "loss": masked_sum(-surrogate, weight),
@@ -425,55 +469,61 @@ class PPO:
             "approx_kl": masked_sum(ratio - 1 - log_ratio, weight),
             "clip_fraction": masked_sum((jnp.abs(ratio - 1) > clip).astype(jnp.float32), weight),
         }
-        loss = metrics["loss"] - entropy_weight * metrics["entropy"]
-        return loss, (weight.sum(), metrics)
+        return metrics["loss"] - entropy_weight * metrics["entropy"], (weight.sum(), metrics)
 
-    def critic_loss(self, params: PyTree, b: Batch) -> tuple[Array, tuple[Array, Metrics]]:
+    def critic_loss(
+        self, params: PyTree, a: AgentRows, teams: TeamRows, slot: Array
+    ) -> tuple[Array, tuple[Array, Metrics]]:
         """Regression of the values on the TD(lambda) targets, over all agents or controlled ones only."""
-        c, weight = self.config, time_major(b.critic_weight)
-        x = time_major(jnp.concatenate([b.x, b.embedding], -1))
-        h0 = time_major(b.critic_h0) if b.critic_h0.ndim == b.x.ndim else b.critic_h0
-        values, _ = unroll(self._critic(params), x, h0, time_major(b.first))
-        target, old = time_major(b.target), time_major(b.value)
+        del teams, slot
+        c = self.config
+        values, _ = unroll(partial(self.critic.apply, params), concat(a.x, a.embedding), a.critic_h0, a.first)
+        values = values[..., 0]
 
         def loss_of(v: Array) -> Array:
-            return (
-                optax.huber_loss(v, target, delta=c.huber_delta) if c.value_loss == "huber" else 0.5 * (v - target) ** 2
-            )
+            if c.value_loss == "huber":
+                return optax.huber_loss(v, a.target, delta=c.huber_delta)
+            return 0.5 * (v - a.target) ** 2
 
-        values = values[..., 0]
         losses = loss_of(values)
         if c.clip_value:
-            losses = jnp.maximum(losses, loss_of(old + jnp.clip(values - old, -c.clip, c.clip)))
-        loss = masked_sum(losses, weight)
-        return loss, (weight.sum(), {"loss": loss})
+            losses = jnp.maximum(losses, loss_of(a.value + jnp.clip(values - a.value, -c.clip, c.clip)))
+        loss = masked_sum(losses, a.critic_weight)
+        return loss, (a.critic_weight.sum(), {"loss": loss})
 
-    def model_loss(self, params: PyTree, b: Batch) -> tuple[Array, tuple[Array, Metrics]]:
+    def model_loss(
+        self, params: PyTree, a: AgentRows, teams: TeamRows, slot: Array
+    ) -> tuple[Array, tuple[Array, Metrics]]:
         """What controlled agents' embeddings say of everybody else: squared error of observations, NLL of actions.
 
-        Errors are averaged over observation entries and over the (modelling agent, teammate) pairs in play.
+        Errors are averaged over observation entries and over the (modelling agent, living teammate) pairs in play. The
+        modelling agent does not know its teammates' action masks, so neither does the decoder.
         """
         encoder, decoders = params
         policy_params = RecurrentParams(actor={}, encoder=encoder)
-        embedding, _ = unroll(
-            lambda *a: self.policy.embed(policy_params, *a), time_major(b.x), b.encoder_h0, time_major(b.first)
-        )
-        obs, logits = self.decoders.apply(decoders, embedding)  # [L, C, M, M-1, ...]
-        # A teammate's forbidden actions need no probability, but the modelling agent cannot see its mask.
-        squared = ((obs - others(time_major(b.obs))) ** 2).mean(-1)
-        log_prob = pick(jax.nn.log_softmax(logits), others(time_major(b.action)[..., None])[..., 0])
-        seen = others(time_major(b.alive)[..., None])[..., 0]
-        weight = time_major(b.actor_weight)[..., None] * seen
+        embedding, _ = unroll(partial(self.policy.embed, policy_params), a.x, a.encoder_h0, a.first)
+        obs, logits = self.decoders.apply(decoders, embedding, slot)  # [L, C, M-1, ...]
+        squared = ((obs - others(teams.obs, slot)) ** 2).mean(-1)
+        log_prob = pick(jax.nn.log_softmax(logits), others(teams.action, slot))
+        weight = a.actor_weight[..., None] * others(teams.alive, slot)
         loss = masked_sum(squared - log_prob, weight)
-        controlled = others(time_major(b.controlled)[..., None])[..., 0]
-        metrics = {"loss": loss, "obs_mse": masked_sum(squared, weight)}
-        metrics["action_prob"] = masked_sum(jnp.exp(log_prob), weight)
+        metrics = {
+            "loss": loss,
+            "obs_mse": masked_sum(squared, weight),
+            "action_prob": masked_sum(jnp.exp(log_prob), weight),
+        }
+        controlled = others(teams.controlled, slot)
         for name, kind in (("controlled", controlled), ("uncontrolled", ~controlled)):
             share = weight * kind
             metrics[f"obs_mse_{name}"] = masked_sum(squared, share)
             metrics[f"action_prob_{name}"] = masked_sum(jnp.exp(log_prob), share)
             metrics[f"share_{name}"] = share.sum()
         return loss, (weight.sum(), metrics)
+
+
+def concat(x: Array, embedding: Array) -> Array:
+    """What actor and critic read: [..., I] and [..., E] -> [..., I + E]."""
+    return jnp.concatenate([x, embedding], axis=-1)
 
 
 def anneal(start: float, end: float | None, progress: Array) -> Array | float:

@@ -104,7 +104,7 @@ _BIT_GAME = PPOConfig(
     model_epochs=4,
     model_minibatches=2,
     model=ModelConfig(hidden=16, embedding=16),
-    chunk=16,
+    chunk=8,
 )
 
 PRESETS: dict[str, dict[str, PPOConfig]] = {
