@@ -331,7 +331,7 @@ class PPO:
                 gradient, log = chunked_gradient(loss, params, batch, minibatch)
                 updates, opt = optimiser.update(gradient, opt, params)
                 params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
-                return (params, opt), log | {"gradient_norm": optax.global_norm(gradient)}
+                return (params, opt), log | {"gradient_norm": optax.tree.norm(gradient)}
 
             return jax.lax.scan(step, (params, opt), minibatches)
 
@@ -478,7 +478,8 @@ class PPO:
         del teams, slot
         c = self.config
         values, _ = unroll(partial(self.critic.apply, params), concat(a.x, a.embedding), a.critic_h0, a.first)
-        values = values[..., 0]
+        # As in the actor: what stands in rows without weight must not reach the gradient, NaN included.
+        values = jnp.where(a.critic_weight > 0, values[..., 0], 0.0)
 
         def loss_of(v: Array) -> Array:
             if c.value_loss == "huber":
@@ -503,9 +504,9 @@ class PPO:
         policy_params = RecurrentParams(actor={}, encoder=encoder)
         embedding, _ = unroll(partial(self.policy.embed, policy_params), a.x, a.encoder_h0, a.first)
         obs, logits = self.decoders.apply(decoders, embedding, slot)  # [L, C, M-1, ...]
-        squared = ((obs - others(teams.obs, slot)) ** 2).mean(-1)
-        log_prob = pick(jax.nn.log_softmax(logits), others(teams.action, slot))
         weight = a.actor_weight[..., None] * others(teams.alive, slot)
+        squared = (jnp.where(weight[..., None] > 0, obs - others(teams.obs, slot), 0.0) ** 2).mean(-1)
+        log_prob = pick(jax.nn.log_softmax(logits), others(teams.action, slot))
         loss = masked_sum(squared - log_prob, weight)
         metrics = {
             "loss": loss,

@@ -111,7 +111,7 @@ PRESETS: dict[str, dict[str, PPOConfig]] = {
     "bit-game": {
         "paper": _BIT_GAME,
         "released": _BIT_GAME,
-        "tuned": replace(_BIT_GAME, entropy_end=0.0, lr_end=1e-4),
+        "tuned": replace(_BIT_GAME, gamma=0.9, gae_lambda=0.5, entropy_end=0.0, lr_end=1e-4),
     },
 }
 """Learner settings by task. `paper`: the published hyper-parameters, trained through time everywhere. `released`: the

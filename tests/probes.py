@@ -1,0 +1,90 @@
+"""Small worlds with known answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from naht import setting
+from naht.envs.base import Array, EnvSpec, TimeStep, opening
+
+
+class RoughState(NamedTuple):
+    time: Array  # []
+    ends: Array  # [] when this episode terminates
+    key: Array
+    dead: Array  # [M]
+
+
+@setting
+@dataclass(frozen=True)
+class Rough:
+    """Everything a hard task does: random lengths, early ends and time-outs, changing masks, dying agents.
+
+    Noise observations; the reward is the sum of actions over living agents, so it is easy to learn, too.
+    """
+
+    num_agents: int = 3
+    horizon: int = 9
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec("rough", self.num_agents, obs_size=4, state_size=2, num_actions=3, horizon=self.horizon)
+
+    def _view(self, s: RoughState) -> TimeStep:
+        m = self.num_agents
+        k_obs, k_mask = jax.random.split(jax.random.fold_in(s.key, s.time))
+        avail = jax.random.bernoulli(k_mask, 0.6, (m, 3)).at[:, 1].set(True)
+        avail = jnp.where(s.dead[:, None], jnp.array([True, False, False]), avail)
+        obs = jax.random.normal(k_obs, (m, 4)) * ~s.dead[:, None]
+        state = jnp.stack([s.time / self.horizon, s.dead.mean()]).astype(jnp.float32)
+        return opening(obs, state, avail, {"deaths": s.dead.sum().astype(jnp.float32)})._replace(alive=~s.dead)
+
+    def reset(self, key: Array) -> tuple[RoughState, TimeStep]:
+        k_end, key = jax.random.split(key)
+        ends = jax.random.randint(k_end, (), 2, 2 * self.horizon)
+        state = RoughState(jnp.zeros((), jnp.int32), ends, key, jnp.zeros(self.num_agents, bool))
+        return state, self._view(state)
+
+    def step(self, key: Array, s: RoughState, actions: Array) -> tuple[RoughState, TimeStep]:
+        reward = (actions * ~s.dead).sum().astype(jnp.float32)
+        dead = s.dead | jax.random.bernoulli(key, 0.1, s.dead.shape).at[0].set(False)
+        s = RoughState(s.time + 1, s.ends, s.key, dead)
+        terminated = s.time >= s.ends
+        ts = self._view(s)._replace(reward=reward, terminated=terminated)
+        return s, ts._replace(truncated=(s.time >= self.horizon) & ~terminated)
+
+
+@setting
+@dataclass(frozen=True)
+class Recall:
+    """A memory test: a bit is shown at the first step only; every agent earns 1/M for naming it at the last.
+
+    A policy without memory earns 0.5 on average, one with memory 1.
+    """
+
+    num_agents: int = 2
+    horizon: int = 4
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec("recall", self.num_agents, obs_size=2, state_size=1, num_actions=2, horizon=self.horizon)
+
+    def _view(self, time: Array, bit: Array) -> TimeStep:
+        shown = jnp.where(time == 0, 2.0 * bit - 1.0, 0.0)
+        obs = jnp.broadcast_to(jnp.stack([shown, time / self.horizon]), (self.num_agents, 2)).astype(jnp.float32)
+        return opening(obs, shown[None].astype(jnp.float32), jnp.ones((self.num_agents, 2), bool))
+
+    def reset(self, key: Array) -> tuple[tuple[Array, Array], TimeStep]:
+        state = jnp.zeros((), jnp.int32), jax.random.bernoulli(key).astype(jnp.int32)
+        return state, self._view(*state)
+
+    def step(self, key: Array, state: tuple[Array, Array], actions: Array) -> tuple[tuple[Array, Array], TimeStep]:
+        del key
+        time, bit = state[0] + 1, state[1]
+        last = time >= self.horizon
+        reward = jnp.where(last, (actions == bit).mean(), 0.0).astype(jnp.float32)
+        return (time, bit), self._view(time, bit)._replace(reward=reward, truncated=last)

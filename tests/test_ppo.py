@@ -1,0 +1,386 @@
+"""The PPO learner: its losses by hand, its masks by poison, its memory by comparison."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from naht import Arena, Member, NahtError, Population, team_sampler
+from naht.agents.networks import NetworkConfig
+from naht.agents.policy import masked_log_probs, pick
+from naht.agents.scripted import Bernoulli
+from naht.agents.teammate_model import ModelConfig, others, teammates_of
+from naht.envs.base import EnvSpec
+from naht.learning.learner import make_learner
+from naht.learning.ppo import (
+    PPO,
+    AgentRows,
+    PPOConfig,
+    TeamRows,
+    chunked_gradient,
+    concat,
+    draw_minibatches,
+    unroll,
+)
+from naht.teams.population import Roster
+from probes import Recall, Rough
+
+CONFIG = PPOConfig(
+    num_envs=8, rollout_steps=20, epochs=2, minibatches=2, network=NetworkConfig(hidden=8), model=ModelConfig(8, 4)
+)
+
+
+def collect(config=CONFIG, env=None, batches=2, controlled="uniform"):
+    """A learner, its state, and a trajectory that begins in the middle of episodes (after `batches - 1` batches)."""
+    env = env or Rough()
+    learner = PPO(env.spec, config)
+    theirs = Population([Member("bot", Bernoulli(0.5))])
+    ours = Roster(("ours",), (learner.policy,), (False,))
+    arena = Arena(env, team_sampler(env.spec.num_agents, 1, controlled), ours, theirs.roster, config.num_envs)
+    state = learner.init(jax.random.key(1))
+    params = (jax.tree.map(lambda x: x[None], learner.policy_params(state)),)
+    running = arena.reset(jax.random.key(2))
+    play = jax.jit(arena.play, static_argnums=4)
+    for i in range(batches):
+        running, trajectory = play(params, theirs.params, running, jax.random.key(3 + i), learner.rollout_steps)
+        if i < batches - 1:  # keep the critic's memory in step with the episodes
+            state = jax.jit(learner.prepare)(state, trajectory)[0]
+    return learner, state, trajectory
+
+
+@pytest.fixture(scope="module")
+def collected():
+    return collect()
+
+
+def rows_of(batch, count=None):
+    """All rows of a batch, as the losses get them."""
+    return batch.take(jnp.arange(count or batch.agents.first.shape[0]))
+
+
+@pytest.mark.parametrize("modelling", [True, False])
+@pytest.mark.parametrize("cut", [None, 5])
+@pytest.mark.parametrize("memory", ["bptt", "stored"])
+def test_ratio_is_1_before_the_first_update(modelling, cut, memory):
+    """Log-probabilities recomputed by the learner are the rollout's, with restarts in the middle of a batch."""
+    config = replace(CONFIG, modelling=modelling, sequence_length=cut, actor_memory=memory)
+    learner, state, tr = collect(config)
+    assert tr.first[1:].any()
+    assert not tr.first[0].all()
+    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    a, _, _ = rows_of(batch)
+    actor = partial(learner.policy.actor.apply, state.params.policy.actor)
+    logits, _ = unroll(actor, concat(a.x, a.embedding), a.actor_h0, a.first)
+    log_probs = pick(masked_log_probs(logits, a.avail), a.action)
+    mine = a.actor_weight > 0
+    np.testing.assert_allclose(np.exp(log_probs - a.log_prob)[mine], 1.0, atol=1e-4)
+
+
+def test_values_are_the_same_through_time_and_from_stored_states():
+    """The critic's stored states reproduce its own unrolled values: nothing is misaligned around restarts."""
+    learner, state, tr = collect(replace(CONFIG, critic_memory="stored", sequence_length=4))
+    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    a, _, _ = rows_of(batch)
+    values, _ = unroll(
+        partial(learner.critic.apply, state.params.critic), concat(a.x, a.embedding), a.critic_h0, a.first
+    )
+    np.testing.assert_allclose(values[..., 0], a.value, atol=1e-5)
+
+
+def poison(leaf, where):
+    """NaN (or a wild number) wherever a mask of the leading axes says so."""
+    mask = where.reshape(where.shape + (1,) * (leaf.ndim - where.ndim))
+    return jnp.where(mask, jnp.nan if jnp.issubdtype(leaf.dtype, jnp.floating) else 0, leaf)
+
+
+def gradients(learner, state, batch):
+    deal = draw_minibatches(jax.random.key(0), jnp.ones(batch.agents.first.shape[0], bool), 1, 1, 5)
+    one = jax.tree.map(lambda x: x[0], deal)
+    p = state.params
+    return {
+        "actor": chunked_gradient(partial(learner.actor_loss, 0.01), p.policy.actor, batch, one)[0],
+        "critic": chunked_gradient(learner.critic_loss, p.critic, batch, one)[0],
+        "model": chunked_gradient(learner.model_loss, (p.policy.encoder, p.decoders), batch, one)[0],
+    }
+
+
+def equal(a, b):
+    leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.allclose(x, y, atol=1e-6, equal_nan=False) for x, y in leaves)
+
+
+def poisoned(batch, where, *names):
+    return batch._replace(agents=batch.agents._replace(**{n: poison(getattr(batch.agents, n), where) for n in names}))
+
+
+def test_actor_ignores_uncontrolled_and_dead_agents(collected):
+    learner, state, tr = collected
+    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    clean = gradients(learner, state, batch)
+    foreign = batch.agents.actor_weight == 0
+    assert foreign.any()
+    dirty = gradients(learner, state, poisoned(batch, foreign, "advantage", "log_prob"))
+    assert equal(clean["actor"], dirty["actor"])
+    wrong = gradients(learner, state, poisoned(batch, ~foreign, "advantage"))
+    assert not equal(clean["actor"], wrong["actor"])  # the poison is real
+
+
+@pytest.mark.parametrize("ucd", [True, False])
+def test_uncontrolled_data_train_the_critic_only_if_asked(ucd):
+    learner, state, tr = collect(replace(CONFIG, uncontrolled_data=ucd))
+    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    clean = gradients(learner, state, batch)["critic"]
+    uncontrolled = (batch.agents.actor_weight == 0) & (batch.agents.critic_weight > 0)
+    assert uncontrolled.any() == ucd
+    useless = batch.agents.critic_weight == 0
+    assert useless.any()
+    assert equal(clean, gradients(learner, state, poisoned(batch, useless, "target", "value"))["critic"])
+    if ucd:
+        assert not equal(clean, gradients(learner, state, poisoned(batch, uncontrolled, "target"))["critic"])
+
+
+def test_poisoned_strangers_change_nothing_in_a_controlled_only_update():
+    """Through the whole update: wild numbers in all that uncontrolled agents saw and did leave actor and critic alone.
+
+    A seat's row spans restarts, where it may change hands, so foreign steps stand right beside our own.
+    """
+    config = replace(CONFIG, uncontrolled_data=False, modelling=False)
+    learner, state, tr = collect(config)
+    update = jax.jit(learner.update)
+    clean, _ = update(state, tr, jax.random.key(0), 0.0)
+    strangers = ~tr.team.controlled
+    wild = jax.random.normal(jax.random.key(9), tr.obs.shape) * 1e3
+    dirty_tr = tr._replace(
+        obs=jnp.where(strangers[..., None], wild, tr.obs),
+        next_obs=jnp.where(strangers[..., None], wild, tr.next_obs),
+        log_prob=jnp.where(strangers, jnp.nan, tr.log_prob),
+        action=jnp.where(strangers, 1, tr.action),
+    )
+    dirty, _ = update(state, dirty_tr, jax.random.key(0), 0.0)
+    assert equal(clean.params.policy.actor, dirty.params.policy.actor)
+    assert equal(clean.params.critic, dirty.params.critic)
+
+
+def test_the_model_learns_from_controlled_agents_about_everybody_alive(collected):
+    learner, state, tr = collected
+    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    clean = gradients(learner, state, batch)["model"]
+    dead = ~batch.teams.alive
+    hidden = batch._replace(teams=batch.teams._replace(obs=poison(batch.teams.obs, dead)))
+    assert equal(clean, gradients(learner, state, hidden)["model"])
+    for kind in (batch.teams.controlled, ~batch.teams.controlled):  # both kinds of teammates are modelled
+        seen = batch._replace(teams=batch.teams._replace(obs=batch.teams.obs + kind[..., None] * 1.0))
+        assert not equal(clean, gradients(learner, state, seen)["model"])
+
+
+def test_ppo_does_not_train_the_encoder(collected):
+    """With the model's own learning rate at (almost) nothing, an update leaves encoder and decoders alone."""
+    learner, state, tr = collected
+    learner = PPO(learner.spec, replace(learner.config, model_lr=1e-30))
+    new, _ = jax.jit(learner.update)(state, tr, jax.random.key(0), 0.0)
+    assert equal(state.params.policy.encoder, new.params.policy.encoder)
+    assert not equal(state.params.policy.actor, new.params.policy.actor)
+    assert not equal(state.params.critic, new.params.critic)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 24])
+def test_chunks_change_nothing_but_speed(collected, chunk):
+    learner, state, tr = collected
+    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    active = (batch.agents.actor_weight > 0).any(-1)
+    loss = partial(learner.actor_loss, 0.01)
+    deal = jax.tree.map(lambda x: x[0], draw_minibatches(jax.random.key(0), active, 1, 1, chunk))
+    got, metrics = chunked_gradient(loss, state.params.policy.actor, batch, deal)
+    grad, (weight, sums) = jax.grad(loss, has_aux=True)(state.params.policy.actor, *rows_of(batch))
+    assert equal(got, jax.tree.map(lambda g: g / weight, grad))
+    np.testing.assert_allclose(metrics["entropy"], sums["entropy"] / weight, rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_rows", [5, 8, 13])
+@pytest.mark.parametrize("minibatches", [1, 3, 4])
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+def test_minibatches_deal_every_active_row_once_per_epoch(num_rows, minibatches, chunk):
+    active = jnp.arange(num_rows) % 3 != 1
+    deal = draw_minibatches(jax.random.key(0), active, 2, minibatches, chunk)
+    assert deal.rows.shape[0] == 2 * minibatches
+    wanted = np.flatnonzero(active).tolist()
+    orders = []
+    for epoch in range(2):
+        seen = []
+        for step in range(epoch * minibatches, (epoch + 1) * minibatches):
+            computed = np.asarray(deal.rows[step, : deal.chunks[step]]).ravel()
+            mine = [r for r in computed.tolist() if r in wanted]
+            assert abs(len(mine) - len(wanted) / minibatches) < 1  # even shares
+            seen += mine
+        assert sorted(seen) == wanted
+        orders.append(seen)
+    assert orders[0] != orders[1] or len(wanted) < 4
+
+
+def hand_rows(**values):
+    """One row of one step; everything not named is zero."""
+    shape = {"x": (1, 1, 1), "embedding": (1, 1, 0), "avail": (1, 1, 2)}
+    zeros = {f: jnp.zeros(shape.get(f, (1, 1))) for f in AgentRows._fields}
+    zeros["action"] = jnp.zeros((1, 1), jnp.int32)
+    return AgentRows(**zeros | {k: jnp.asarray(v) for k, v in values.items()})
+
+
+def with_answers(monkeypatch, output):
+    """Let every network answer with these numbers."""
+    answer = jnp.asarray(output, jnp.float32).reshape(1, 1, -1)
+    monkeypatch.setattr("naht.learning.ppo.unroll", lambda *_: (answer, None))
+
+
+NO_TEAM = TeamRows(*[jnp.zeros(())] * 4)
+
+
+def test_actor_loss_by_hand(monkeypatch):
+    """Probabilities 0.8 and 0.2; action 0 had 0.5 at collection: ratio 1.6, clipped to 1.1 with advantage 2."""
+    learner = PPO(EnvSpec("hand", 2, 1, 1, 2, 1), replace(CONFIG, modelling=False, clip=0.1))
+    with_answers(monkeypatch, np.log([0.8, 0.2]))
+    rows = hand_rows(avail=np.ones((1, 1, 2), bool), log_prob=[[np.log(0.5)]], advantage=[[2.0]], actor_weight=[[1.0]])
+    loss, (weight, m) = learner.actor_loss(0.5, {}, rows, NO_TEAM, jnp.zeros(1, int))
+    entropy = -(0.8 * np.log(0.8) + 0.2 * np.log(0.2))
+    assert float(loss) == pytest.approx(-1.1 * 2 - 0.5 * entropy, rel=1e-5)
+    assert float(m["clip_fraction"]) == 1.0
+    assert float(weight) == 1.0
+    # A negative advantage is not protected by the clip: 1.6 * -2 is the smaller of the two.
+    loss, _ = learner.actor_loss(0.0, {}, rows._replace(advantage=jnp.array([[-2.0]])), NO_TEAM, jnp.zeros(1, int))
+    assert float(loss) == pytest.approx(3.2, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "value", "old", "expected"),
+    [
+        ({"value_loss": "mse"}, 3.0, 0.0, 0.5 * 4),  # target 1
+        ({"value_loss": "huber", "huber_delta": 1.0}, 3.0, 0.0, 1.5),  # 1 * (2 - 1/2)
+        ({"value_loss": "huber", "huber_delta": 1.0}, -1.0, 0.0, 1.5),  # two-sided
+        ({"value_loss": "mse", "clip_value": True}, 0.9, 0.5, 0.5 * 0.4**2),  # moved 0.4, allowed 0.1: 0.6 counts
+        ({"value_loss": "mse", "clip_value": True}, 3.0, 0.9, 0.5 * 4),  # the worse of the two counts
+    ],
+)
+def test_critic_loss_by_hand(monkeypatch, settings, value, old, expected):
+    learner = PPO(EnvSpec("hand", 2, 1, 1, 2, 1), replace(CONFIG, modelling=False, clip=0.1, **settings))
+    with_answers(monkeypatch, [value])
+    rows = hand_rows(target=[[1.0]], value=[[old]], critic_weight=[[1.0]])
+    loss, _ = learner.critic_loss({}, rows, NO_TEAM, jnp.zeros(1, int))
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_model_loss_by_hand(collected):
+    """Against NumPy, from the decoders' own outputs."""
+    learner, state, tr = collected
+    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    agents, teams, slot = rows_of(batch)
+    p = state.params
+    loss, (weight, m) = learner.model_loss((p.policy.encoder, p.decoders), agents, teams, slot)
+    embed = partial(learner.policy.embed, p.policy)
+    obs, logits = learner.decoders.apply(p.decoders, embed(agents.x, agents.encoder_h0, agents.first)[0], slot)
+    probs = np.asarray(jax.nn.softmax(logits))
+    total, pairs, right = 0.0, 0, {True: [], False: []}
+    steps, rows = agents.first.shape
+    for t in range(steps):
+        for r in range(rows):
+            if agents.actor_weight[t, r] == 0:
+                continue
+            for k, j in enumerate(teammates_of(3)[int(slot[r])]):
+                if not teams.alive[t, r, j]:
+                    continue
+                chance = probs[t, r, k, int(teams.action[t, r, j])]
+                total += float(((obs[t, r, k] - teams.obs[t, r, j]) ** 2).mean()) - np.log(chance)
+                pairs += 1
+                right[bool(teams.controlled[t, r, j])].append(chance)
+    assert float(weight) == pairs
+    assert float(loss) == pytest.approx(total, rel=1e-4)
+    assert float(m["action_prob_controlled"] / m["share_controlled"]) == pytest.approx(np.mean(right[True]), rel=1e-4)
+    assert float(m["action_prob_uncontrolled"] / m["share_uncontrolled"]) == pytest.approx(
+        np.mean(right[False]), rel=1e-4
+    )
+
+
+def test_others_leaves_oneself_out():
+    per_agent = jnp.arange(3).reshape(1, 1, 3).repeat(3, axis=1)
+    assert others(per_agent, jnp.arange(3))[0].tolist() == [[1, 2], [0, 2], [0, 1]]
+
+
+@pytest.mark.parametrize("bootstrap", [True, False])
+def test_time_limits(bootstrap):
+    """At a time-out the target bootstraps from the last observation if asked, else it stops, as at a real end."""
+    config = replace(CONFIG, bootstrap_time_limit=bootstrap, standardise_rewards="no")
+    learner, state, tr = collect(config)
+    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    a, _, _ = rows_of(batch)
+    target = np.asarray(a.target).reshape(20, 8, 3)
+    reward = np.asarray(tr.reward)[..., None]
+    np.testing.assert_allclose(target[tr.terminated], np.broadcast_to(reward, target.shape)[tr.terminated], rtol=1e-5)
+    assert tr.truncated.any()
+    stops = np.isclose(target, reward, rtol=1e-5)[np.asarray(tr.truncated)]
+    assert stops.all() != bootstrap
+
+
+def test_bootstrap_value_is_the_critics_next_step():
+    """V after the batch's last step is what the critic says when it really gets to see that step."""
+    learner, state, tr = collect(replace(CONFIG, standardise_rewards="no", gae_lambda=0.0, gamma=1.0))
+    short = jax.tree.map(lambda x: x[:-1], tr._replace(start_memory=()))._replace(start_memory=tr.start_memory)
+    less = PPO(learner.spec, replace(learner.config, rollout_steps=19))
+    a = rows_of(jax.jit(learner.prepare)(state, tr)[1])[0]
+    b = rows_of(jax.jit(less.prepare)(state, short)[1])[0]
+    np.testing.assert_allclose(a.target[:19], b.target, atol=1e-4)
+
+
+def test_rewards_are_standardised_with_the_running_mean(collected):
+    learner, state, tr = collected
+    new, _, _ = jax.jit(learner.prepare)(state, tr)
+    assert float(new.reward_stats.seen) == 2 * tr.reward.size  # the batch before counted, too
+
+
+def test_advantages_are_standardised_over_controlled_agents(collected):
+    learner, state, tr = collected
+    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    mine = np.asarray(batch.agents.advantage)[np.asarray(batch.agents.actor_weight) > 0]
+    assert mine.mean() == pytest.approx(0, abs=1e-4)
+    assert mine.std() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("memory", ["bptt", "stored"])
+def test_a_recurrent_team_learns_to_remember(memory):
+    """Recall needs memory: 1.0 with it, 0.5 without. Only training through time can teach it."""
+    env = Recall()
+    config = PPOConfig(
+        num_envs=64, epochs=4, minibatches=2, lr=3e-3, entropy=0.01, modelling=False, network=NetworkConfig(hidden=16),
+        actor_memory=memory,
+    )  # fmt: skip
+    learner = make_learner(env.spec, config)
+    arena = Arena(env, team_sampler(2, 0, "all"), Roster(("us",), (learner.policy,), (False,)), Roster((), (), ()), 64)
+
+    @jax.jit
+    def step(carry, key):
+        state, running = carry
+        k_play, k_update = jax.random.split(key)
+        params = (jax.tree.map(lambda x: x[None], learner.policy_params(state)),)
+        running, tr = arena.play(params, (), running, k_play, learner.rollout_steps)
+        state, _ = learner.update(state, tr, k_update, jnp.zeros(()))
+        return (state, running), tr.reward.sum(0).mean()
+
+    carry = learner.init(jax.random.key(0)), arena.reset(jax.random.key(1))
+    _, returns = jax.lax.scan(step, carry, jax.random.split(jax.random.key(2), 120))
+    assert returns[:5].mean() == pytest.approx(0.5, abs=0.1)
+    if memory == "bptt":
+        assert returns[-10:].mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_envs", 0), ("epochs", 0), ("lr", 0.0), ("clip", -1.0), ("gamma", 1.5), ("sequence_length", 0), ("chunk", 0)],
+)
+def test_impossible_settings_are_refused(field, value):
+    with pytest.raises(NahtError, match=field):
+        replace(CONFIG, **{field: value})
+
+
+def test_sequences_must_divide_the_rollout():
+    with pytest.raises(NahtError, match="sequence_length is 7: it must divide the 20 steps"):
+        PPO(Rough().spec, replace(CONFIG, sequence_length=7))

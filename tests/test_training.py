@@ -1,0 +1,347 @@
+"""Runs survive anything: exact resume, damage, full disks, bad numbers, signals."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from naht import NahtError, load_agent, read_metrics, resume, run_config, train
+from naht.agents.networks import NetworkConfig
+from naht.agents.teammate_model import ModelConfig
+from naht.errors import Interrupted
+from naht.storage import read_arrays
+from naht.training import run as run_module
+from naht.training.config import ALGORITHMS, PRESETS, RunConfig
+from naht.training.parallel import Job, run_all
+
+
+def small(algorithm="poam", steps=400, **changes) -> RunConfig:
+    """A run of 20 quick updates with 4 tests."""
+    config = run_config("bit-game", algorithm, **changes)
+    learner = replace(
+        config.algorithm, num_envs=4, rollout_steps=5, epochs=1, network=NetworkConfig(hidden=8), model=ModelConfig(8, 4)
+    )
+    return replace(config, algorithm=learner, steps=steps, test_every=100, test_episodes=16)
+
+
+FILES = ("metrics.jsonl", "best.safetensors", "last.safetensors", "best.card.json", "last.card.json", "config.json")
+
+
+def fingerprint(folder: Path) -> dict[str, bytes]:
+    """Everything that must be the same, bit for bit: results, and the arrays of the last checkpoint."""
+    contents = {name: (folder / name).read_bytes() for name in FILES}
+    newest = sorted((folder / "checkpoints").iterdir())[-1]
+    arrays, _ = read_arrays(newest / "state.safetensors")
+    return contents | {name: array.tobytes() for name, array in arrays.items()}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(small(), folder)
+    return folder
+
+
+def test_a_run_leaves_what_the_docs_say(uninterrupted):
+    names = {p.name for p in uninterrupted.iterdir()}
+    assert set(FILES) | {"checkpoints", "timing.jsonl"} <= names
+    rows = read_metrics(uninterrupted)
+    assert [r["step"] for r in rows] == list(range(20, 401, 20))
+    expected = {"actor/loss", "actor/entropy", "critic/loss", "train/return", "seconds"}
+    expected |= {f"model/{m}{k}" for m in ("obs_mse", "action_prob") for k in ("", "_controlled", "_uncontrolled")}
+    assert expected <= set(rows[-1])
+    assert "steps_per_second" in rows[-1]
+    assert [r["step"] for r in rows if "test/return" in r] == [100, 200, 300, 400]
+    best, last = load_agent(uninterrupted), load_agent(uninterrupted / "last.safetensors")
+    tests = [r["test/return"] for r in rows if "test/return" in r]
+    assert best.card["test_return"] == max(tests)
+    assert last.card["test_return"] == tests[-1]
+    assert last.card["seed"] == 0
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(uninterrupted, tmp_path):
+    train(small(), tmp_path / "again", checkpoint_every=0)
+    assert fingerprint(tmp_path / "again") == fingerprint(uninterrupted)
+    train(small(seed=1), tmp_path / "other")
+    assert (tmp_path / "other/metrics.jsonl").read_bytes() != (uninterrupted / "metrics.jsonl").read_bytes()
+
+
+def test_a_finished_run_is_left_alone(uninterrupted):
+    before = fingerprint(uninterrupted)
+    resume(uninterrupted)
+    assert fingerprint(uninterrupted) == before
+    with pytest.raises(NahtError, match="holds a run already; go on with: naht resume"):
+        train(small(), uninterrupted)
+
+
+CHILD = """
+import sys
+from naht.runtime import configure
+configure()
+from pathlib import Path
+from naht import resume
+print("ready", flush=True)
+resume(Path(sys.argv[1]), checkpoint_every=0, report=lambda e: print(e.step, flush=True))
+"""
+
+
+def start(folder: Path) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", CHILD, str(folder)], stdout=subprocess.PIPE, text=True)
+
+
+def prepare(folder: Path, config: RunConfig) -> None:
+    """A run folder that has not begun."""
+    from naht.config import encode
+    from naht.storage import write_file
+
+    write_file(folder / "config.json", (json.dumps(encode(config), indent=2) + "\n").encode())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_random_moments_and_resumed_it_ends_bit_identical(uninterrupted, tmp_path, seed):
+    """SIGKILL again and again, anywhere: in a rollout, in a test, while writing (checkpoints are written all the time)."""
+    folder, rng = tmp_path / "run", random.Random(seed)
+    prepare(folder, small())
+    kills = 0
+    while kills < 4:
+        child = start(folder)
+        # Wait until it trains, then let it live for a random moment.
+        lines = iter(child.stdout.readline, "")
+        for line in lines:
+            if line[0].isdigit() and (kills == 0 or int(line) > kills * 60):
+                break
+        time.sleep(rng.uniform(0, 0.03))
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        kills += 1
+    resume(folder)
+    assert fingerprint(folder) == fingerprint(uninterrupted)
+
+
+WRITES = """
+import os, sys
+from naht.runtime import configure
+configure()
+import naht.storage as storage
+from naht import resume
+moment, countdown = sys.argv[2], [int(sys.argv[3])]
+real = {"before rename": os.replace, "half written": os.fsync}
+def dying(call):
+    def wrapped(*args):
+        if "state.safetensors" in str(args[0]) or call is os.fsync:
+            countdown[0] -= 1
+        if countdown[0] == 0:
+            if moment == "half written":
+                os.ftruncate(args[0], os.fstat(args[0]).st_size // 2) if isinstance(args[0], int) else None
+            os.kill(os.getpid(), 9)
+        return call(*args)
+    return wrapped
+if moment == "half written":
+    storage.os.fsync = dying(os.fsync)
+else:
+    storage.os.replace = dying(os.replace)
+resume(sys.argv[1], checkpoint_every=0)
+"""
+
+
+@pytest.mark.parametrize("moment", ["half written", "before rename"])
+def test_killed_during_a_checkpoint_write(uninterrupted, tmp_path, moment):
+    folder = tmp_path / "run"
+    prepare(folder, small())
+    for countdown in (3, 8):
+        child = subprocess.run([sys.executable, "-c", WRITES, str(folder), moment, str(countdown)], check=False)
+        assert child.returncode == -signal.SIGKILL
+        assert list(folder.rglob(".tmp-*"))  # it really died in the middle of a write
+    resume(folder)
+    assert not list(folder.rglob(".tmp-*"))
+    assert fingerprint(folder) == fingerprint(uninterrupted)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(step):
+    def report(event):
+        if event.step >= step and event.message is None:
+            raise Stop
+
+    return report
+
+
+def test_damaged_checkpoints_are_named_and_the_previous_one_is_used(uninterrupted, tmp_path):
+    for damage in ("truncate", "flip", "empty"):
+        folder = tmp_path / damage
+        with pytest.raises(Stop):
+            train(small(), folder, checkpoint_every=0, report=stop_at(300))
+        newest, older = sorted((folder / "checkpoints").glob("*/state.safetensors"), reverse=True)
+        content = bytearray(newest.read_bytes())
+        if damage == "flip":
+            content[-9] ^= 1
+        newest.write_bytes(content[: {"truncate": len(content) // 2, "flip": None, "empty": 0}[damage]])
+        messages = []
+        resume(folder, report=lambda e, seen=messages: seen.append(e.message) if e.message else None)
+        assert str(newest) in messages[0]
+        assert "damaged" in messages[0] or "truncated" in messages[0]
+        assert f"resumed at step {int(older.parent.name):,}" in messages[1]
+        assert fingerprint(folder) == fingerprint(uninterrupted)
+
+
+def test_all_checkpoints_damaged_starts_from_the_beginning(uninterrupted, tmp_path):
+    with pytest.raises(Stop):
+        train(small(), tmp_path / "run", checkpoint_every=0, report=stop_at(200))
+    for path in (tmp_path / "run/checkpoints").glob("*/state.safetensors"):
+        path.write_bytes(b"nonsense")
+    resume(tmp_path / "run")
+    assert fingerprint(tmp_path / "run") == fingerprint(uninterrupted)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stop_signals_save_and_say_how_to_go_on(uninterrupted, tmp_path, number):
+    folder = tmp_path / "run"
+
+    def report(event):
+        if event.step == 140 and event.message is None:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(Interrupted, match=f"naht resume {folder}") as e:
+        train(small(), folder, report=report)
+    assert e.value.signal_number == number
+    assert [p.name for p in (folder / "checkpoints").iterdir()] == ["000000000140"]  # at once, exactly there
+    resume(folder)
+    assert fingerprint(folder) == fingerprint(uninterrupted)
+
+
+def test_full_disk_is_a_clean_stop(uninterrupted, tmp_path, monkeypatch):
+    folder, real = tmp_path / "run", run_module.save_checkpoint
+
+    def full(path, step, *rest):
+        if step >= 240:
+            raise OSError(28, "No space left on device")
+        real(path, step, *rest)
+
+    monkeypatch.setattr(run_module, "save_checkpoint", full)
+    with pytest.raises(NahtError, match="No space left on device.*naht resume"):
+        train(small(), folder, checkpoint_every=0)
+    assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["000000000200", "000000000220"]
+    monkeypatch.undo()
+    resume(folder)
+    assert fingerprint(folder) == fingerprint(uninterrupted)
+
+
+def test_a_really_full_disk(uninterrupted, tmp_path):
+    """Checkpoints go to /dev/full through a link: the kernel itself refuses the bytes."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        train(small(), folder, checkpoint_every=0, report=stop_at(100))
+    (folder / "timing.jsonl").unlink()
+    (folder / "timing.jsonl").symlink_to("/dev/full")
+    with pytest.raises(NahtError, match="No space left on device"):
+        resume(folder)
+    (folder / "timing.jsonl").unlink()
+    resume(folder)
+    assert fingerprint(folder) == fingerprint(uninterrupted)
+
+
+def test_too_little_room_is_noticed_before_training(tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr(run_module.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(NahtError, match="MiB free; a run of this size needs"):
+        train(small(), tmp_path / "run")
+
+
+def test_an_unwritable_folder_is_an_error_before_training(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(NahtError, match="can't write to"):
+        train(small(), tmp_path / "file" / "run")
+
+
+def test_two_processes_cannot_train_one_run(tmp_path):
+    folder = tmp_path / "run"
+    prepare(folder, small())
+    with run_module._only_process(folder), pytest.raises(NahtError, match="another process"):
+        resume(folder)
+
+
+def test_numbers_that_are_not_finite_stop_the_run_and_keep_the_last_good_state(tmp_path, monkeypatch):
+    folder, real, calls = tmp_path / "run", run_module.Trainer.step, []
+
+    def broken(self, state, params):
+        calls.append(1)
+        state, metrics = real(self, state, params)
+        if len(calls) == 8:
+            bad = jnp.full((), jnp.nan)
+            state = state._replace(best_return=bad)
+            metrics = metrics | {"critic/loss": bad, "actor/gradient_norm": bad}
+        return state, metrics
+
+    monkeypatch.setattr(run_module.Trainer, "step", broken)
+    with pytest.raises(NahtError, match=r"critic/loss.*not|stopped being finite at step 160") as e:
+        train(small(), folder)
+    assert "actor/gradient_norm" in str(e.value)
+    assert "learning rate" in str(e.value)
+    arrays, facts = read_arrays(folder / "checkpoints/000000000140/state.safetensors")
+    assert facts["step"] == 140
+    assert all(np.isfinite(a).all() for n, a in arrays.items() if "learner" in n)
+
+
+def test_really_exploding_settings_are_noticed(tmp_path):
+    config = small()
+    config = replace(config, algorithm=replace(config.algorithm, lr=1e30, max_grad_norm=1e30, value_loss="mse"))
+    with pytest.raises(NahtError, match="stopped being finite"):
+        train(config, tmp_path / "run")
+
+
+def test_several_runs_use_several_processes(uninterrupted, tmp_path):
+    jobs = [Job(small(seed=s), tmp_path / f"seed{s}") for s in range(3)]
+    seen = set()
+    run_all(jobs, workers=2, report=lambda e: seen.add(e.run))
+    assert len(seen) == 3
+    assert fingerprint(jobs[0].folder) == fingerprint(uninterrupted)  # the same as alone
+    run_all(jobs, workers=2)  # nothing left to do
+    with pytest.raises(NahtError, match="holds a run with other settings"):
+        run_all([Job(small(seed=9), jobs[0].folder)])
+
+
+def test_a_mistake_in_a_worker_reaches_the_user(tmp_path):
+    jobs = [Job(small(seed=s), tmp_path / "file" / f"seed{s}") for s in range(2)]
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(NahtError, match="can't write to"):
+        run_all(jobs, workers=2)
+
+
+@pytest.mark.parametrize("preset", ["tuned", "paper", "released"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("task", PRESETS)
+def test_every_algorithm_on_every_task_trains_saves_and_goes_on(task, algorithm, preset, tmp_path):
+    """The real settings, a few updates: train, stop, resume, load, and the agent acts."""
+    config = run_config(task, algorithm, preset)
+    per_update = config.algorithm.num_envs * config.task.spec.horizon
+    config = replace(config, steps=3 * per_update, test_every=per_update, test_episodes=8)
+    with pytest.raises(Stop):
+        train(config, tmp_path / "run", checkpoint_every=0, report=stop_at(2 * per_update))
+    resume(tmp_path / "run")
+    agent = load_agent(tmp_path / "run")
+    action, _ = agent.act(np.zeros(config.task.spec.obs_size))
+    assert 0 <= int(action) < config.task.spec.num_actions
+
+
+def test_presets_are_settings_not_copies():
+    poam, ippo, aht = (run_config("bit-game", name, "paper") for name in ("poam", "ippo-naht", "poam-aht"))
+    assert replace(poam.algorithm, modelling=False) == ippo.algorithm
+    assert poam.algorithm == aht.algorithm
+    assert (poam.teams.num_controlled, aht.teams.num_controlled) == ("uniform", 1)
+    released = run_config("bit-game", "ippo-naht", "released").algorithm
+    assert (released.actor_memory, released.critic_memory) == ("stored", "stored")
