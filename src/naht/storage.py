@@ -34,7 +34,8 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """Leaves of a pytree by their path, as NumPy arrays. Random keys are stored as their data."""
     leaves, _ = jax.tree.flatten_with_path(tree)
     raw = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-    return {k: np.ascontiguousarray(jax.random.key_data(v) if _is_key(v) else v) for k, v in raw.items()}
+    # Not np.ascontiguousarray: it turns scalars into vectors.
+    return {k: np.asarray(jax.random.key_data(v) if _is_key(v) else v, order="C") for k, v in raw.items()}
 
 
 def tree_like(template: PyTree, arrays: dict[str, np.ndarray], what: str) -> PyTree:

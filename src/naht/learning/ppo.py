@@ -281,11 +281,12 @@ class PPO:
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        return optax.chain(optax.clip_by_global_norm(self.config.max_grad_norm), optax.scale_by_adam(eps=1e-5))
+        """Of actor and critic; it gives directions, the learning rate comes with each update."""
+        return clipped_adam(self.config.max_grad_norm)
 
     @property
     def model_optimiser(self) -> optax.GradientTransformation:
-        return optax.chain(optax.clip_by_global_norm(self.config.model_max_grad_norm), optax.scale_by_adam(eps=1e-5))
+        return clipped_adam(self.config.model_max_grad_norm)
 
     def init(self, key: Array) -> PPOState:
         k_policy, k_critic, k_decoders = jax.random.split(key, 3)
@@ -301,7 +302,7 @@ class PPO:
             params=PPOParams(policy, critic, decoders),
             actor_opt=self.optimiser.init(policy.actor),
             critic_opt=self.optimiser.init(critic),
-            model_opt=self.model_optimiser.init((policy.encoder, decoders)),
+            model_opt=self.model_optimiser.init((policy.encoder, decoders)) if self.config.modelling else (),
             reward_stats=RunningStats.start(),
             critic_memory=memory,
         )
@@ -520,6 +521,11 @@ class PPO:
             metrics[f"action_prob_{name}"] = masked_sum(jnp.exp(log_prob), share)
             metrics[f"share_{name}"] = share.sum()
         return loss, (weight.sum(), metrics)
+
+
+def clipped_adam(max_norm: float) -> optax.GradientTransformation:
+    """Adam on gradients of bounded norm, all parameters as one vector: few long operations, not many tiny ones."""
+    return optax.flatten(optax.chain(optax.clip_by_global_norm(max_norm), optax.scale_by_adam(eps=1e-5)))
 
 
 def concat(x: Array, embedding: Array) -> Array:

@@ -57,27 +57,28 @@ class Trainer:
     num_updates: int
     test_episodes: int
 
-    def _arena(self, *, test: bool) -> Arena:
-        # Greedy in tests, sampling in training: the only difference between the two.
+    def arena(self, *, test: bool) -> Arena:
+        """Where the run plays. Tests are greedy, training samples; the teams are the same."""
         ours = Roster(("controlled",), (self.learner.policy,), (test,))
         size = self.test_episodes if test else self.learner.num_envs
         return Arena(self.env, self.sampler, ours, self.uncontrolled, size)
 
-    def _params(self, learner_state: PyTree) -> PyTree:
+    def acting_params(self, learner_state: PyTree) -> PyTree:
+        """The learner's parameters as those of a population of one."""
         return (jax.tree.map(lambda leaf: leaf[None], self.learner.policy_params(learner_state)),)
 
     @partial(jax.jit, static_argnums=0)
     def init(self, key: Array) -> TrainState:
         k_learner, k_arena, key = jax.random.split(key, 3)
-        arena = self._arena(test=False).reset(k_arena)
+        arena = self.arena(test=False).reset(k_arena)
         return TrainState(jnp.zeros((), jnp.int32), key, self.learner.init(k_learner), arena, jnp.asarray(-jnp.inf))
 
     @partial(jax.jit, static_argnums=0)
     def step(self, state: TrainState, uncontrolled_params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Collect one batch and learn from it."""
         k_play, k_update, key = jax.random.split(state.key, 3)
-        arena, tr = self._arena(test=False).play(
-            self._params(state.learner), uncontrolled_params, state.arena, k_play, self.learner.rollout_steps
+        arena, tr = self.arena(test=False).play(
+            self.acting_params(state.learner), uncontrolled_params, state.arena, k_play, self.learner.rollout_steps
         )
         learner, metrics = self.learner.update(state.learner, tr, k_update, state.update / self.num_updates)
         ended = tr.done.sum()
@@ -92,7 +93,7 @@ class Trainer:
     def test(self, state: TrainState, uncontrolled_params: PyTree) -> dict[str, float]:
         """Returns of the greedy policy in teams as in training: over all, and by the number of controlled agents."""
         key = jax.random.fold_in(state.key, 0x7E57)
-        done = play_episodes(self._arena(test=True), self._params(state.learner), uncontrolled_params, key)
+        done = play_episodes(self.arena(test=True), self.acting_params(state.learner), uncontrolled_params, key)
         returns, n = np.asarray(done.episode_return, np.float64), np.asarray(done.team.controlled.sum(-1))
         result = {"test/return": float(returns.mean())}
         result |= {f"test/return_n{k}": float(returns[n == k].mean()) for k in np.unique(n)}

@@ -1,0 +1,29 @@
+# Everything runs in .venv, which is made on first use and refreshed when the dependencies change.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint bench clean
+
+demo: $(READY)  ## the main job at a small size: about two minutes
+	$(VENV)/bin/naht reproduce bit-game --seeds 2 --steps 50000 --out runs/demo
+
+test: $(READY)  ## all tests
+	$(VENV)/bin/python -m pytest
+
+lint: $(READY)  ## style and types
+	$(VENV)/bin/ruff check src tests benchmarks examples
+	$(VENV)/bin/ruff format --check src tests benchmarks examples
+	$(VENV)/bin/mypy
+
+bench: $(READY)  ## environment steps per second of every part
+	$(VENV)/bin/python benchmarks/throughput.py
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("naht needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

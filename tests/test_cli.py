@@ -1,0 +1,147 @@
+"""The command line: what it prints, how it fails, and that it is the API underneath."""
+
+import subprocess
+import sys
+
+import pytest
+
+from naht.cli import COMMANDS, main
+from naht.storage import read_arrays
+
+QUICK = [
+    "--steps", "300", "--test-every", "100", "--test-episodes", "16", "--algorithm.num-envs", "4",
+    "--algorithm.network.hidden", "8", "--algorithm.model.hidden", "8", "--algorithm.model.embedding", "4",
+]  # fmt: skip
+
+
+def call(capsys, *args):
+    code = main(args)
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["trian"], "unknown command 'trian': did you mean train?"),
+        (["train"], "TASK ALGORITHM missing: usage: naht train TASK ALGORITHM"),
+        (["train", "bit-game"], "ALGORITHM missing"),
+        (["train", "bit-gam", "poam"], "unknown task 'bit-gam': did you mean bit-game?"),
+        (["train", "bit-game", "poma"], "unknown algorithm 'poma': did you mean poam"),
+        (["train", "bit-game", "poam", "--preset", "papr"], "unknown preset 'papr': did you mean paper?"),
+        (["train", "bit-game", "poam", "--sede", "3"], "did you mean --seed"),
+        (["train", "bit-game", "poam", "--algorithm.lr", "fast"], "could not convert string to float: 'fast'"),
+        (["train", "bit-game", "poam", "--algorithm.value-loss", "mes"], "Expected one of ('mse', 'huber')"),
+        (["train", "bit-game", "poam", "--algorithm.lr", "-1"], "lr is -1.0: it must be positive"),
+        (["train", "bit-game", "poam", "--task.num-agents", "1"], "num_agents is 1: the bit game needs at least 2"),
+        (["train", "bit-game", "poam", "--teams.num-controlled", "4"], "N is 4: a team of 3 has between 0 and 3"),
+        (["train", "bit-game", "poam", "--teams.teammates", "static", "truns"], "did you mean turns?"),
+        (["train", "bit-game", "poam", "--seeds", "0"], "seeds is 0"),
+        (["train", "bit-game", "poam", "--seed", "-1"], "seed is -1"),
+        (["train", "bit-game", "poam", "stray"], "Unrecognized options: stray"),
+        (["resume"], "RUN missing"),
+        (["resume", "nowhere"], "nowhere is not a run"),
+        (["evaluate"], "AGENT missing"),
+        (["evaluate", "nowhere"], "there is no file nowhere"),
+        (["list", "task"], "did you mean tasks?"),
+        (["list"], "KIND (tasks, algorithms or agents) missing"),
+        (["reproduce", "bitgame"], "did you mean bit-game?"),
+        (["reproduce", "bit-game", "--seeds", "none"], "'none'"),
+    ],
+)
+def test_every_mistake_is_one_line_and_code_2(capsys, args, sentence):
+    code, out, err = call(capsys, *args)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("naht: ")
+    assert err.count("\n") == 1
+    assert sentence in err
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], ["train", "--help"], ["list", "--help"], ["reproduce", "--help"]])
+def test_help_teaches(capsys, args):
+    code, out, _ = call(capsys, *args)
+    assert code == 0
+    assert "usage: naht" in out
+
+
+@pytest.mark.parametrize("args", [["train", "bit-game", "poam"], ["resume"], ["evaluate"], ["reproduce", "bit-game"]])
+def test_help_explains_every_flag(capsys, args):
+    code, out, _ = call(capsys, *args, "--help")
+    assert code == 0
+    lines = [line.strip(" │") for line in out.splitlines()]
+    flags = [i for i, line in enumerate(lines) if line.startswith("--")]
+    assert flags
+    for i in flags:
+        assert lines[i + 1] or lines[i].count(" ") > 3, f"{lines[i]} has no explanation"
+
+
+def test_help_is_quick_and_needs_no_jax():
+    code = "import sys; from naht.cli import main; main(['--help']); sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_lists(capsys):
+    for kind, expected in [("tasks", "bit-game"), ("algorithms", "ippo-naht"), ("agents", "bernoulli")]:
+        code, out, _ = call(capsys, "list", kind)
+        assert code == 0
+        assert expected in out
+    assert set(COMMANDS) == {"train", "resume", "evaluate", "list", "reproduce"}
+
+
+def test_train_evaluate_and_list_end_to_end(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(capsys, "train", "bit-game", "poam", *QUICK)
+    assert code == 0, err
+    assert "runs/bit-game/poam/seed0" in out
+    assert "300/300 steps" in err  # plain progress lines, as this is no terminal
+    assert "steps/s" in err
+
+    code, _, err = call(capsys, "train", "bit-game", "poam", *QUICK)
+    assert code == 2
+    assert "naht resume runs/bit-game/poam/seed0" in err
+
+    code, out, _ = call(capsys, "resume", "runs/bit-game/poam/seed0")
+    assert code == 0
+
+    code, out, _ = call(capsys, "evaluate", "runs/bit-game/poam/seed0", "--episodes", "8", "--out", "rows.csv")
+    assert code == 0
+    assert "16 rows in rows.csv" in out
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 17
+
+    # A trained agent is a teammate like any other.
+    teammates = ["--teammates", "turns", "runs/bit-game/poam/seed0", "--num-controlled", "1"]
+    code, out, _ = call(capsys, "evaluate", "runs/bit-game/poam/seed0/last.safetensors", "--episodes", "4", *teammates)
+    assert code == 0
+    code, out, _ = call(capsys, "list", "agents")
+    assert "runs/bit-game/poam/seed0" in out
+    assert "poam-seed0" in out
+    mixed = ["--teams.teammates", "static", "runs/bit-game/poam/seed0", "--teams.mix", "--name", "second"]
+    code, _, err = call(capsys, "train", "bit-game", "ippo-naht", *QUICK, *mixed)
+    assert code == 0, err
+    assert (tmp_path / "runs/bit-game/ippo-naht/second/last.safetensors").exists()
+
+
+def test_seeds_in_one_command(capsys, tmp_path):
+    code, _out, err = call(capsys, "train", "bit-game", "ippo-naht", *QUICK, "--seeds", "2", "--out", str(tmp_path))
+    assert code == 0, err
+    weights = [read_arrays(tmp_path / f"bit-game/ippo-naht/seed{s}/last.safetensors")[0] for s in (0, 1)]
+    assert any((weights[0][k] != weights[1][k]).any() for k in weights[0])
+
+
+def test_reproduce_prints_the_papers_numbers_beside_ours(capsys, tmp_path):
+    args = ["--seeds", "2", "--steps", "800", "--episodes", "16", "--workers", "1", "--out", str(tmp_path)]
+    args += ["--algorithms", "poam", "poam-aht"]
+    code, out, err = call(capsys, "reproduce", "bit-game", *args)
+    assert code == 0, err
+    for text in ("poam", "poam-aht", "48.858 ± 1.092", "22.500 ± 8.250"):
+        assert text in out
+    folder = tmp_path / "tuned"
+    names = {p.name for p in folder.iterdir()}
+    assert {"results.json", "results.csv", "episodes.csv", "learning_curves.png"} <= names
+    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
+    assert len((folder / "episodes.csv").read_text().splitlines()) == 1 + 2 * 2 * 2 * 16
+    code, again, _ = call(capsys, "reproduce", "bit-game", *args)  # finished runs are kept
+    assert [line for line in again.splitlines() if "poam" in line] == [
+        line for line in out.splitlines() if "poam" in line
+    ]
