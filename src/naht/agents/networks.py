@@ -95,6 +95,11 @@ def dense(size: int, scale: float = 2**0.5) -> nn.Dense:
     return nn.Dense(size, kernel_init=nn.initializers.orthogonal(scale))
 
 
+def normalise() -> nn.LayerNorm:
+    """LayerNorm without scale and bias: a linear layer follows each one and absorbs both, so they would only cost time."""
+    return nn.LayerNorm(use_scale=False, use_bias=False)
+
+
 @setting
 @dataclass(frozen=True)
 class NetworkConfig:
@@ -119,13 +124,13 @@ class RecurrentNetwork(nn.Module):
     def __call__(self, x: Array, h0: Array, first: Array) -> tuple[Array, Array]:
         """x [T, R, I], h0 [R, H], first [T, R] -> (outputs [T, R, outputs], hidden states [T, R, H])."""
         if self.config.input_norm:
-            x = nn.LayerNorm()(x)
+            x = normalise()(x)
         for _ in range(2):
             x = nn.relu(dense(self.config.hidden)(x))
             if self.config.layer_norm:
-                x = nn.LayerNorm()(x)
+                x = normalise()(x)
         hidden = GRU(self.config.hidden)(x, h0, first)
-        y = nn.LayerNorm()(hidden) if self.config.layer_norm else hidden
+        y = normalise()(hidden) if self.config.layer_norm else hidden
         return dense(self.outputs, self.output_scale)(y), hidden
 
 
