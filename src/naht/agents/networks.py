@@ -96,7 +96,7 @@ def dense(size: int, scale: float = 2**0.5) -> nn.Dense:
 
 
 def normalise() -> nn.LayerNorm:
-    """LayerNorm without scale and bias: a linear layer follows each one and absorbs both, so they would only cost time."""
+    """LayerNorm without scale and bias: the linear layer that follows absorbs both, so they would only cost time."""
     return nn.LayerNorm(use_scale=False, use_bias=False)
 
 

@@ -93,11 +93,9 @@ def reproduce(study: BitGameStudy, console: Console | None = None) -> list[Resul
     _write_results(folder, study, results)
     _plot(folder / "learning_curves.png", jobs)
     console.print(_table(study, results))
-    console.print(
-        "± is half the 95 % Student-t interval over seeds. Upper bounds: 33.333 (N=1), 50 (N=2; 49.5 if who is"
-    )
-    console.print("controlled must be inferred from play, as here).")
-    console.print(f"Figure, table and episodes: {folder}")
+    console.print("± is half the 95 % Student-t interval over seeds.")
+    console.print("Best possible: 33.333 (N=1); 49.5 (N=2), or 50 if the two knew each other.")
+    console.print(f"Figure, table and episodes: {folder}", soft_wrap=True)
     return results
 
 
@@ -105,7 +103,7 @@ def _jobs(study: BitGameStudy, algorithm: str) -> list[Job]:
     jobs = []
     for seed in range(study.first_seed, study.first_seed + study.seeds):
         config = run_config("bit-game", algorithm, study.preset, seed=seed)
-        config = replace(config, steps=study.steps, test_every=max(1, study.steps // 25), test_episodes=512)
+        config = replace(config, steps=study.steps, test_every=max(1, study.steps // 25), test_episodes=256)
         jobs.append(Job(config, run_folder(study.out / study.preset, config)))
     return jobs
 
