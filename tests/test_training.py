@@ -1,6 +1,5 @@
 """Runs survive anything: exact resume, damage, full disks, bad numbers, signals."""
 
-import json
 import os
 import random
 import re
@@ -23,7 +22,7 @@ from naht.storage import read_arrays
 from naht.training import run as run_module
 from naht.training.config import ALGORITHMS, PRESETS, RunConfig
 from naht.training.parallel import Job, run_all
-from naht.training.run import make_trainer
+from naht.training.run import create, make_trainer
 
 
 def small(algorithm="poam", steps=400, **changes) -> RunConfig:
@@ -105,14 +104,6 @@ def start(folder: Path) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", CHILD, str(folder)], stdout=subprocess.PIPE, text=True)
 
 
-def prepare(folder: Path, config: RunConfig) -> None:
-    """A run folder that has not begun."""
-    from naht.config import encode
-    from naht.storage import write_file
-
-    write_file(folder / "config.json", (json.dumps(encode(config), indent=2) + "\n").encode())
-
-
 def resumes(folder: Path) -> list[int]:
     """The steps at which the run's log says that it went on from a checkpoint."""
     log = (folder / "progress.log").read_text()
@@ -123,7 +114,7 @@ def resumes(folder: Path) -> list[int]:
 def test_killed_at_random_moments_and_resumed_it_ends_bit_identical(uninterrupted, tmp_path, seed):
     """SIGKILL again and again, anywhere: in a rollout, in a test, while writing (checkpoints are written non-stop)."""
     folder, rng = tmp_path / "run", random.Random(seed)
-    prepare(folder, small())
+    create(small(), folder)
     kills = 0
     while kills < 4:
         child = start(folder)
@@ -179,7 +170,7 @@ resume(sys.argv[1], checkpoint_every=0)
 @pytest.mark.parametrize("moment", ["half written", "before rename"])
 def test_killed_during_a_checkpoint_write(uninterrupted, tmp_path, moment):
     folder = tmp_path / "run"
-    prepare(folder, small())
+    create(small(), folder)
     for _ in range(2):
         child = subprocess.run([sys.executable, "-c", WRITES, str(folder), moment, "5"], check=False)
         assert child.returncode == -signal.SIGKILL
@@ -294,7 +285,7 @@ def test_an_unwritable_folder_is_an_error_before_training(tmp_path):
 
 def test_two_processes_cannot_train_one_run(tmp_path):
     folder = tmp_path / "run"
-    prepare(folder, small())
+    create(small(), folder)
     with run_module._only_process(folder), pytest.raises(NahtError, match="another process"):
         resume(folder)
 
@@ -344,6 +335,27 @@ def test_a_mistake_in_a_worker_reaches_the_user(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(NahtError, match="can't write to"):
         run_all(jobs, workers=2)
+
+
+def test_stopping_several_runs_saves_them_all(tmp_path):
+    """SIGTERM to the parent process alone: it passes the word on, every run is saved and can go on."""
+    command = ["train", "bit-game", "ippo-naht", "--seeds", "2", "--out", str(tmp_path), "--steps", "10000000"]
+    command += ["--algorithm.num-envs", "4", "--algorithm.network.hidden", "8", "--workers", "2"]
+    with subprocess.Popen([sys.executable, "-m", "naht.cli", *command], stderr=subprocess.PIPE, text=True) as process:
+        training = set()
+        while len(training) < 2:
+            line = process.stderr.readline()
+            assert line, "the command ended early"
+            training.add(line.partition(":")[0])
+        process.terminate()
+        rest = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "go on with: naht resume" in rest.splitlines()[-1]
+    for seed in range(2):
+        folder = tmp_path / f"bit-game/ippo-naht/seed{seed}"
+        assert str(folder) in rest
+        assert len(list((folder / "checkpoints").iterdir())) == 1
+        assert "stopped and saved" in (folder / "progress.log").read_text()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -25,7 +25,7 @@ from naht.teams.population import Member, Population, load_members
 from naht.training.config import ALGORITHMS, Preset, RunConfig, TaskT, run_config
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
-from naht.training.run import make_trainer, read_config, run_folder
+from naht.training.run import is_run, read_config, run_folder
 
 T = TypeVar("T")
 
@@ -135,8 +135,7 @@ def train(args: Sequence[str]) -> None:
         name = chosen.name if chosen.name is None or chosen.seeds == 1 else f"{chosen.name}-seed{seed}"
         config = replace(chosen.run, seed=seed)
         jobs.append(Job(config, run_folder(chosen.out, config, name)))
-    make_trainer(jobs[0].config)  # impossible settings fail here, in this process
-    taken = [job.folder for job in jobs if (job.folder / "config.json").exists()]
+    taken = [job.folder for job in jobs if is_run(job.folder)]
     if taken:
         raise NahtError(f"{taken[0]} holds a run already: naht resume {taken[0]}, or choose another --name or --out")
     with Display() as display:

@@ -36,13 +36,15 @@ def learning_curves(
 
     figure = Figure(figsize=(1.2 + 4.3 * len(panels), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    names = list(dict.fromkeys(method for methods in panels.values() for method in methods))
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
         for level_name, level in (lines or {}).get(title, {}).items():
             axis.axhline(level, color="0.55", linestyle="--", linewidth=1)
             axis.annotate(level_name, (0.99, level), xycoords=("axes fraction", "data"), ha="right", va="bottom",
                           fontsize=8, color="0.35")  # fmt: skip
-        for colour, (method, curves) in zip(COLOURS, methods.items(), strict=False):
+        for method, curves in methods.items():
+            colour = COLOURS[names.index(method) % len(COLOURS)]
             x = np.array([point[0] for point in curves[0]])
             intervals = [mean_interval([curve[i][1] for curve in curves]) for i in range(len(x))]
             axis.plot(x, [i.mean for i in intervals], color=colour, label=method, linewidth=1.6)
@@ -54,7 +56,8 @@ def learning_curves(
         axis.grid(color="0.92")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel(y_label)
-    axes[-1].legend(frameon=False, fontsize=9)
+    fullest = max(zip(axes, panels.values(), strict=True), key=lambda pair: len(pair[1]))[0]
+    fullest.legend(frameon=False, fontsize=9)
     image = io.BytesIO()
     figure.savefig(image, format=path.suffix.lstrip("."), dpi=160)
     write_file(path, image.getvalue())

@@ -10,8 +10,7 @@ import multiprocessing
 import os
 import queue
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from naht.errors import Interrupted, NahtError
 from naht.training.config import RunConfig
 from naht.training.progress import Event, Report
-from naht.training.run import is_finished, read_config, resume, stop_signals, train
+from naht.training.run import create, is_finished, is_run, read_config, resume, stop_signals
 
 
 @dataclass(frozen=True)
@@ -30,39 +29,6 @@ class Job:
     folder: Path
 
 
-def _check(job: Job) -> None:
-    """A folder with other settings must not be mistaken for this run."""
-    if (job.folder / "config.json").exists() and read_config(job.folder) != job.config:
-        raise NahtError(f"{job.folder} holds a run with other settings; choose another --name or --out")
-
-
-def finish(job: Job, report: Report, checkpoint_every: float) -> None:
-    """Start or continue a run and bring it to its end; nothing happens if it is there already."""
-    if is_finished(job.folder):
-        return
-    go: Callable[..., Any] = resume if (job.folder / "config.json").exists() else _start(job)
-    go(job.folder, report=report, checkpoint_every=checkpoint_every)
-
-
-def _start(job: Job) -> Callable[..., Any]:
-    return lambda folder, **options: train(job.config, folder, **options)
-
-
-def _work(jobs: Any, news: Any, checkpoint_every: float) -> None:
-    """The life of a worker process."""
-    # Between runs, a stop signal simply ends the worker.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    while (job := jobs.get()) is not None:
-        try:
-            finish(job, news.put, checkpoint_every)
-        except Interrupted:
-            break
-        except NahtError as e:
-            news.put(e)
-            break
-
-
 def run_all(
     jobs: Sequence[Job],
     *,
@@ -70,46 +36,81 @@ def run_all(
     report: Report = lambda _: None,
     checkpoint_every: float = 60.0,
 ) -> None:
-    """Finish every job, several at a time. Raises `Interrupted` after a stop signal, with all runs saved."""
+    """Start or continue every job and finish it, several at a time.
+
+    Raises `Interrupted` after a stop signal, with all runs saved and all folders ready to go on.
+    """
     for job in jobs:
-        _check(job)
-    waiting = [job for job in jobs if not is_finished(job.folder)]
+        # A folder with other settings must not be mistaken for this run.
+        if is_run(job.folder) and read_config(job.folder) != job.config:
+            raise NahtError(f"{job.folder} holds a run with other settings; choose another --name or --out")
+    for job in jobs:
+        if not is_run(job.folder):
+            create(job.config, job.folder)
+    waiting = [job.folder for job in jobs if not is_finished(job.folder)]
     workers = min(workers or os.cpu_count() or 1, len(waiting))
-    if workers <= 1:
-        for job in waiting:
-            finish(job, report, checkpoint_every)
-        return
+    try:
+        if workers > 1:
+            _share(waiting, workers, report, checkpoint_every)
+        else:
+            for folder in waiting:
+                resume(folder, report=report, checkpoint_every=checkpoint_every)
+    except Interrupted as e:
+        left = " ".join(str(folder) for folder in waiting if not is_finished(folder))
+        raise Interrupted(f"stopped and saved; go on with: naht resume {left}", e.signal_number) from None
+
+
+def _work(folders: Any, news: Any, checkpoint_every: float) -> None:
+    """The life of a worker process."""
+    # Between runs, a stop signal simply ends the worker.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while (folder := folders.get()) is not None:
+        try:
+            resume(folder, report=news.put, checkpoint_every=checkpoint_every)
+        except Interrupted:
+            break
+        except NahtError as e:
+            news.put(e)
+            break
+
+
+def _share(folders: Sequence[Path], workers: int, report: Report, checkpoint_every: float) -> None:
+    """Let worker processes take one run after the other."""
     context = multiprocessing.get_context("spawn")
     todo, news = context.Queue(), context.Queue()
-    for item in [*waiting, *[None] * workers]:
+    for item in [*folders, *[None] * workers]:
         todo.put(item)
     crew = [context.Process(target=_work, args=(todo, news, checkpoint_every), daemon=True) for _ in range(workers)]
+    failures: list[NahtError] = []
+
+    def listen(seconds: float) -> bool:
+        """Pass one piece of news on; False if there was none."""
+        try:
+            item = news.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        if isinstance(item, Event):
+            report(item)
+        else:
+            failures.append(item)
+        return True
+
     with stop_signals() as signals:
         for worker in crew:
             worker.start()
-        failure: NahtError | None = None
+        asked = False
         while any(worker.is_alive() for worker in crew):
-            with suppress(queue.Empty):
-                item = news.get(timeout=0.2)
-                if isinstance(item, Event):
-                    report(item)
-                else:
-                    failure = item
-            if signals or failure or any(worker.exitcode for worker in crew):
-                _stop(crew)
-        if signals:
-            begun = [str(job.folder) for job in waiting if (job.folder / "config.json").exists()]
-            raise Interrupted(f"stopped and saved; go on with: naht resume {' '.join(begun)}", signals[0])
-        if failure:
-            raise failure
-        left = [job.folder for job in waiting if not is_finished(job.folder)]
-        if left:
-            raise NahtError(f"a worker process died; {len(left)} runs are unfinished: run the same command again")
-
-
-def _stop(crew: Sequence[Any]) -> None:
-    """Ask every worker to save and leave, once."""
-    for worker in crew:
-        if worker.is_alive() and not getattr(worker, "asked", False):
-            worker.asked = True
-            worker.terminate()
+            listen(0.2)
+            if not asked and (signals or failures or any(worker.exitcode for worker in crew)):
+                asked = True
+                for worker in crew:
+                    worker.terminate()  # each saves its run and leaves
+        while listen(0.1):
+            pass
+    if signals:
+        raise Interrupted("stopped and saved", signals[0])
+    if failures:
+        raise failures[0]
+    if left := [folder for folder in folders if not is_finished(folder)]:
+        raise NahtError(f"a worker process died; {len(left)} runs are unfinished: naht resume {left[0]} ...")

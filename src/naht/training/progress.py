@@ -86,6 +86,9 @@ class Display:
                 self._bars[e.run] = self._progress.add_task(e.run, facts="")
             bar = self._bars[e.run]
             self._progress.update(bar, total=e.total, completed=e.step, facts=describe(e))
+            if e.step >= e.total:  # a finished run becomes a line above the bars of those still running
+                self._progress.remove_task(self._bars.pop(e.run))
+                self.console.print(Text(f"{e.run}: {describe(e)}"), soft_wrap=True)
         elif e.step >= e.total or time.monotonic() - self._last_line.get(e.run, -self._pause) >= self._pause:
             self._last_line[e.run] = time.monotonic()
             self.console.print(Text(f"{e.run}: {describe(e)}"), soft_wrap=True)

@@ -119,12 +119,21 @@ def run_folder(root: Path | str, config: RunConfig, name: str | None = None) -> 
     return Path(root) / config.task.spec.name / config.algorithm_name / (name or f"seed{config.seed}")
 
 
+def is_run(folder: Path) -> bool:
+    """Does this folder hold a run, begun or finished?"""
+    return (folder / "config.json").is_file()
+
+
+def is_finished(folder: Path) -> bool:
+    """Has this run reached its last step?"""
+    return (folder / "last.safetensors").is_file()
+
+
 def read_config(folder: Path) -> RunConfig:
     """The settings of an existing run."""
-    path = folder / "config.json"
-    require(path.is_file(), f"{folder} is not a run: it has no config.json")
-    config = decode(read_json(path))
-    require(isinstance(config, RunConfig), f"{path} does not hold the settings of a run")
+    require(is_run(folder), f"{folder} is not a run: it has no config.json")
+    config = decode(read_json(folder / "config.json"))
+    require(isinstance(config, RunConfig), f"{folder}/config.json does not hold the settings of a run")
     return config
 
 
@@ -221,6 +230,18 @@ def _check_disk(folder: Path, state: PyTree) -> None:
     require(free >= need, f"{folder} has {free / 2**20:.0f} MiB free; a run of this size needs {need / 2**20:.0f} MiB")
 
 
+def create(config: RunConfig, folder: Path | str) -> Path:
+    """Make the folder of a new run, ready for `resume`. Impossible settings and places fail here, before any work."""
+    folder = Path(folder)
+    make_trainer(config)
+    require(not is_run(folder), f"{folder} holds a run already; go on with: naht resume {folder}")
+    try:
+        write_file(folder / "config.json", (json.dumps(encode(config), indent=2) + "\n").encode())
+    except OSError as e:
+        raise NahtError(f"can't write to {folder}: {e.strerror}") from e
+    return folder
+
+
 def train(
     config: RunConfig,
     folder: Path | str,
@@ -232,15 +253,7 @@ def train(
 
     `checkpoint_every` is in seconds and does not influence the result.
     """
-    folder = Path(folder)
-    make_trainer(config)
-    require(not (folder / "config.json").exists(), f"{folder} holds a run already; go on with: naht resume {folder}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / "config.json", (json.dumps(encode(config), indent=2) + "\n").encode())
-    except OSError as e:
-        raise NahtError(f"can't write to {folder}: {e.strerror}") from e
-    return resume(folder, report=report, checkpoint_every=checkpoint_every)
+    return resume(create(config, folder), report=report, checkpoint_every=checkpoint_every)
 
 
 def resume(folder: Path | str, *, report: Report = lambda _: None, checkpoint_every: float = 60.0) -> Path:
@@ -369,8 +382,3 @@ class _Run:
         name = f"{self.config.algorithm_name}-seed{self.config.seed}"
         learner = self.trainer.learner
         return Agent(name, learner.policy, learner.policy_params(state.learner), spec, card)
-
-
-def is_finished(folder: Path) -> bool:
-    """Has this run reached its last step?"""
-    return (folder / "last.safetensors").exists()
