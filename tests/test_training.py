@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -218,6 +219,27 @@ def test_all_checkpoints_damaged_starts_from_the_beginning(uninterrupted, tmp_pa
         path.write_bytes(b"nonsense")
     resume(tmp_path / "run")
     assert fingerprint(tmp_path / "run") == fingerprint(uninterrupted)
+
+
+def test_lost_metrics_and_exchanged_teammates_are_noticed(uninterrupted, tmp_path):
+    """What a resumed run depends on besides its checkpoint must be as it was."""
+    friend = tmp_path / "friend.safetensors"
+    friend.write_bytes((uninterrupted / "last.safetensors").read_bytes())
+    config = small()
+    config = replace(config, teams=replace(config.teams, teammates=(str(friend),)))
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        train(config, folder, checkpoint_every=0, report=stop_at(200))
+    metrics = folder / "metrics.jsonl"
+    rows = metrics.read_bytes()
+    metrics.write_bytes(rows[:100])
+    with pytest.raises(NahtError, match="lost rows"):
+        resume(folder)
+    metrics.write_bytes(rows)
+    stranger = load_agent(friend)
+    replace(stranger, params=jax.tree.map(lambda x: x + 1, stranger.params)).save(friend)
+    with pytest.raises(NahtError, match="not those it began with"):
+        resume(folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -28,7 +28,7 @@ from naht.errors import Interrupted, NahtError, require
 from naht.evaluation.play import play_episodes
 from naht.learning.learner import Learner, make_learner
 from naht.rollout import Arena, ArenaState
-from naht.storage import remove_unfinished, write_file
+from naht.storage import digest, named_arrays, remove_unfinished, write_file
 from naht.teams.population import Population, Roster, load_members
 from naht.teams.sampler import Sampler, check_sampler, team_sampler
 from naht.training.checkpoints import load_newest, save_checkpoint, size_of
@@ -185,7 +185,10 @@ class _Log:
     """metrics.jsonl holds what a resumed run repeats bit for bit, timing.jsonl what it cannot: the clock."""
 
     def __init__(self, folder: Path, offset: int):
-        self._metrics = open(folder / "metrics.jsonl", "ab")  # noqa: SIM115 (closed with the run)
+        path = folder / "metrics.jsonl"
+        size = path.stat().st_size if path.exists() else 0
+        require(size >= offset, f"{path} lost rows: it has {size} bytes, the checkpoint counts on {offset}")
+        self._metrics = open(path, "ab")  # noqa: SIM115 (closed with the run)
         self._timing = open(folder / "timing.jsonl", "a")  # noqa: SIM115
         self._metrics.truncate(offset)
         self._metrics.seek(offset)
@@ -278,6 +281,7 @@ class _Run:
         self.folder, self.config = folder, config
         self.trainer, uncontrolled = make_trainer(config)
         self.uncontrolled_params = uncontrolled.params
+        self.teammates = digest(named_arrays(uncontrolled.params))
         self.checkpoint_every = checkpoint_every
         self.name = "/".join(folder.parts[-2:])
         self._report = report
@@ -302,6 +306,10 @@ class _Run:
         if found:
             state, facts = found
             offset, elapsed = facts["metrics_bytes"], facts["seconds"]
+            require(
+                facts["teammates"] == self.teammates,
+                f"the teammates of {self.folder} are not those it began with: {', '.join(self.config.teams.teammates)}",
+            )
         update = int(state.update)
         for sentence in damaged:
             self.report(update * self.steps_per_update, message=f"{sentence}; using an earlier state")
@@ -365,7 +373,7 @@ class _Run:
                 raise Interrupted(f"stopped and saved; go on with: naht resume {self.folder}", signals[0])
 
     def _save(self, state: TrainState, seconds: float) -> None:
-        facts = {"metrics_bytes": self.log.secure(), "seconds": seconds}
+        facts = {"metrics_bytes": self.log.secure(), "seconds": seconds, "teammates": self.teammates}
         save_checkpoint(self.folder / "checkpoints", int(state.update) * self.steps_per_update, state, facts)
 
     def _agent(self, state: TrainState, step: int, test_return: float) -> Agent:
