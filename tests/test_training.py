@@ -19,7 +19,7 @@ from naht import NahtError, load_agent, read_metrics, resume, run_config, train
 from naht.agents.networks import NetworkConfig
 from naht.agents.teammate_model import ModelConfig
 from naht.errors import Interrupted
-from naht.storage import read_arrays
+from naht.storage import read_arrays, tree_like
 from naht.training import run as run_module
 from naht.training.config import ALGORITHMS, PRESETS, RunConfig
 from naht.training.parallel import Job, run_all
@@ -80,6 +80,18 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(uninterrupted
     assert fingerprint(tmp_path / "again") == fingerprint(uninterrupted)
     train(small(seed=1), tmp_path / "other")
     assert (tmp_path / "other/metrics.jsonl").read_bytes() != (uninterrupted / "metrics.jsonl").read_bytes()
+
+
+def test_a_step_compiles_once(uninterrupted):
+    """A state that changes its types, be it weak types, would make the second step compile anew."""
+    trainer, uncontrolled = make_trainer(small())
+    state = trainer.init(jax.random.key(0))
+    new, _ = trainer.step(state, uncontrolled.params)
+    for before, after in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True):
+        assert jax.typeof(before) == jax.typeof(after)
+    newest = sorted((uninterrupted / "checkpoints").glob("*/state.safetensors"))[-1]
+    loaded = tree_like(state, read_arrays(newest)[0], "")
+    assert [jax.typeof(x) for x in jax.tree.leaves(loaded)] == [jax.typeof(x) for x in jax.tree.leaves(state)]
 
 
 def test_a_finished_run_is_left_alone(uninterrupted):

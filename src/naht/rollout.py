@@ -61,6 +61,11 @@ def _where(mask: Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - 1)), a, b), new, old)
 
 
+def _settled(tree: PyTree) -> PyTree:
+    """Without JAX's weak types, which an environment may produce and which make the same program compile twice."""
+    return jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x.astype(x.dtype), tree)
+
+
 @dataclass(frozen=True)
 class Arena:
     """A batch of environments and the rosters that meet in it. Static and hashable; parameters come with each call."""
@@ -80,7 +85,7 @@ class Arena:
         k_env, k_team = jax.random.split(key)
         env_state, time_step = jax.vmap(self.env.reset)(jax.random.split(k_env, self.num_envs))
         team = jax.vmap(self.sampler.sample)(jax.random.split(k_team, self.num_envs), env_state)
-        return ArenaState(
+        state = ArenaState(
             env_state=env_state,
             time_step=time_step,
             team=team,
@@ -91,6 +96,7 @@ class Arena:
             episode_return=jnp.zeros(self.num_envs),
             episode_length=jnp.zeros(self.num_envs, jnp.int32),
         )
+        return _settled(state)
 
     def play(
         self, controlled_params: PyTree, uncontrolled_params: PyTree, state: ArenaState, key: Array, num_steps: int
@@ -151,4 +157,4 @@ class Arena:
 
         start_memory = state.controlled_memory
         state, trajectory = jax.lax.scan(step, state, jax.random.split(key, num_steps))
-        return state, trajectory._replace(start_memory=start_memory)
+        return _settled(state), trajectory._replace(start_memory=start_memory)

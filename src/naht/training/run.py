@@ -71,7 +71,9 @@ class Trainer:
     def init(self, key: Array) -> TrainState:
         k_learner, k_arena, key = jax.random.split(key, 3)
         arena = self.arena(test=False).reset(k_arena)
-        return TrainState(jnp.zeros((), jnp.int32), key, self.learner.init(k_learner), arena, jnp.asarray(-jnp.inf))
+        return TrainState(
+            jnp.zeros((), jnp.int32), key, self.learner.init(k_learner), arena, jnp.full((), -jnp.inf, jnp.float32)
+        )
 
     @partial(jax.jit, static_argnums=0)
     def step(self, state: TrainState, uncontrolled_params: PyTree) -> tuple[TrainState, dict[str, Array]]:
