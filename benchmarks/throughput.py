@@ -1,18 +1,27 @@
-"""Environment steps per second of every part of a run, on the bit game.
+"""Environment steps per second of every part of a run.
 
-    make bench
+    make bench                                         everything
+    python benchmarks/throughput.py parts              predator-prey at the paper's sizes, and the bit game
+    python benchmarks/throughput.py scaling            environments, team size, population size, devices
+    python benchmarks/throughput.py memory             peak memory of whole training, in a process of its own
 
-Each part is timed in the same process, best of several repetitions, after compilation; one environment step moves the
-whole team once. The baseline of all ratios is whole POAM training with the tuned settings. One process, one thread: on
-a machine with several cores, seeds run side by side.
+Each number is the best of several repetitions after compilation; one environment step moves the whole team once.
+Teammates are untrained networks (their speed does not depend on what they know). The matmul peak is measured in the
+same run, between the parts; a part's share of it counts the part's own matrix products and no element-wise work.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from naht.runtime import configure
@@ -21,13 +30,22 @@ configure()
 
 import jax  # noqa: E402 (after configure)
 import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax.sharding import PartitionSpec  # noqa: E402
 
-from naht import run_config  # noqa: E402
-from naht.envs.conformance import random_actions  # noqa: E402
-from naht.training.run import make_trainer  # noqa: E402
+from naht import Member, Population, RunConfig, run_config, team_sampler  # noqa: E402
+from naht.agents.recurrent import RecurrentPolicy  # noqa: E402
+from naht.devices import AXIS, SHARED, SPLIT, own_key, place, spread  # noqa: E402
+from naht.envs.base import Environment  # noqa: E402
+from naht.envs.predator_prey import PredatorPrey  # noqa: E402
+from naht.envs.prey import Prey  # noqa: E402
+from naht.learning.ppo import PPO  # noqa: E402
+from naht.training.run import Trainer  # noqa: E402
+
+REPETITIONS = 5
 
 
-def seconds(f: Callable[[], Any], repetitions: int) -> float:
+def seconds(f: Callable[[], Any], repetitions: int = REPETITIONS) -> float:
     """Best time of one call, in seconds, after a first call that compiles."""
     jax.block_until_ready(f())
     best = float("inf")
@@ -38,75 +56,207 @@ def seconds(f: Callable[[], Any], repetitions: int) -> float:
     return best
 
 
+def matmul_peak(devices: int, size: int = 1024) -> float:
+    """f32 operations per second of a large matrix product on every device at once."""
+    product = jax.jit(spread(lambda a: (a[0] @ a[0])[None], devices, SPLIT, SPLIT))
+    a = place(jnp.ones((devices, size, size)), devices, SPLIT)
+    return devices * 2 * size**3 / seconds(lambda: product(a), 20)
+
+
+def multiplications(learner: PPO, mean_controlled: float) -> dict[str, float]:
+    """Multiply-adds of all matrix products per environment step, by part."""
+    c, spec = learner.config, learner.spec
+    x, h, m = spec.obs_size + spec.num_actions + spec.num_agents, c.network.hidden, spec.num_agents
+    e, g = (c.model.embedding, c.model.hidden) if c.modelling else (0, 0)
+
+    def network(inputs: int, outputs: int) -> int:
+        return inputs * h + h * h + 2 * 3 * h * h + h * outputs
+
+    actor, critic = network(x + e, spec.num_actions), network(x + e + learner.state_size, 1)
+    encoder = x * 3 * g + 3 * g * g + g * g + g * e
+    decoders = 2 * e * g + (m - 1) * (2 * g * g + g * (spec.obs_size + spec.num_actions)) if c.modelling else 0
+    ours, theirs = mean_controlled, m - mean_controlled
+    forward = {
+        "rollout": ours * (actor + encoder) + theirs * network(x, spec.num_actions),
+        "values and returns": m * (critic + encoder),
+    }
+    learning = c.epochs * (ours * actor + (m if c.uncontrolled_data else ours) * critic)
+    update = 3 * (learning + c.model_epochs * ours * (encoder + decoders)) + forward["values and returns"]
+    return forward | {"update": update, "whole training": update + forward["rollout"]}
+
+
 @dataclass(frozen=True)
-class Bench:
-    """One algorithm's parts, each as a call that does the work of `steps` environment steps."""
+class Job:
+    """A trainer with a population of untrained teams, and its parts as calls."""
 
-    algorithm: str
-    repetitions: int
+    config: RunConfig
+    teams: int
+    devices: int
 
-    def rows(self) -> list[tuple[str, float]]:
-        config = run_config("bit-game", self.algorithm)
-        trainer, uncontrolled = make_trainer(config)
-        learner, params = trainer.learner, uncontrolled.params
+    def trainer(self) -> tuple[Trainer, Any]:
+        env, spec = self.config.task, self.config.task.spec
+        policy = RecurrentPolicy(spec)
+        crowd = Population([Member(f"team{i}", policy, policy.init(jax.random.key(i))) for i in range(self.teams)])
+        learner = PPO(spec, self.config.algorithm, self.devices)
+        sampler = team_sampler(spec.num_agents, self.teams, self.config.teams.num_controlled)
+        trainer = Trainer(env, learner, sampler, crowd.roster, 1000, 512, self.devices)
+        return trainer, place(crowd.params, self.devices, SHARED)
+
+    @property
+    def steps(self) -> int:
+        learner = PPO(self.config.task.spec, self.config.algorithm, self.devices)
+        return learner.num_envs * learner.rollout_steps
+
+    def whole(self, repetitions: int = 3) -> float:
+        """Environment steps per second of whole training."""
+        trainer, theirs = self.trainer()
         state = trainer.init(jax.random.key(0))
-        arena = trainer.arena(test=False)
-        key, steps = jax.random.key(1), learner.num_envs * learner.rollout_steps
-        play = jax.jit(
-            lambda s: arena.play(trainer.acting_params(s.learner), params, s.arena, key, learner.rollout_steps)
-        )
-        _, trajectory = play(state)
-        update = jax.jit(lambda s: learner.update(s.learner, trajectory, key, jnp.zeros(())))
-        parts = {
-            "rollout": lambda: play(state),
-            "update": lambda: update(state),
-            "whole training": lambda: trainer.step(state, params),
+        return self.steps / seconds(lambda: trainer.step(state, theirs), repetitions)
+
+    def parts(self) -> dict[str, float]:
+        """Environment steps per second of every part."""
+        trainer, theirs = self.trainer()
+        learner, n = trainer.learner, self.devices
+        assert isinstance(learner, PPO)
+        state = trainer.init(jax.random.key(0))
+        key = jax.random.key(1)
+
+        def play(state: Any, theirs: Any) -> Any:
+            ours = trainer.acting_params(state.learner)
+            k = own_key(key, n)
+            return trainer.arena(test=False).play(ours, theirs, state.arena, k, learner.rollout_steps)[1]
+
+        shapes = jax.eval_shape(partial(trainer.arena(test=False).play, num_steps=2), *self._example(trainer, theirs))
+        by_time = jax.tree.map(lambda _: PartitionSpec(None, AXIS), shapes[1]._replace(start_memory=()))
+        layout = by_time._replace(start_memory=SPLIT)
+        rollout = jax.jit(spread(play, n, (trainer.layout, SHARED), layout))
+        trajectory = rollout(state, theirs)
+
+        def prepare(learner_state: Any, tr: Any) -> Any:
+            return learner.prepare(learner_state, tr)[:2]
+
+        def update(learner_state: Any, tr: Any) -> Any:
+            return learner.update(learner_state, tr, key, jnp.zeros(()))
+
+        look_back = jax.jit(spread(prepare, n, (learner.layout, layout), (learner.layout, SPLIT)))
+        learn = jax.jit(spread(update, n, (learner.layout, layout), (learner.layout, SHARED)))
+        timed = {
+            "rollout": seconds(lambda: rollout(state, theirs)),
+            "values and returns": seconds(lambda: look_back(state.learner, trajectory)),
+            "update": seconds(lambda: learn(state.learner, trajectory), 3),
+            "whole training": seconds(lambda: trainer.step(state, theirs), 3),
         }
-        return [(name, steps / seconds(part, self.repetitions)) for name, part in parts.items()]
+        return {name: self.steps / t for name, t in timed.items()}
+
+    @staticmethod
+    def _example(trainer: Trainer, theirs: Any) -> tuple[Any, ...]:
+        state = jax.eval_shape(trainer.arena(test=False).reset, jax.random.key(0))
+        learner = jax.eval_shape(trainer.learner.init, jax.random.key(0))
+        return jax.eval_shape(trainer.acting_params, learner), theirs, state, jax.random.key(0)
 
 
-def environment_alone(repetitions: int, num_envs: int = 1024) -> float:
-    """Random actions in many environments side by side."""
-    env = run_config("bit-game", "poam").task
+def environment_alone(env: Environment, devices: int, num_envs: int = 4096) -> float:
+    """Steps per second with random actions in many environments side by side."""
+    spec, share = env.spec, num_envs // devices
 
-    def step(carry: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-        state, avail = carry
-        state, ts = jax.vmap(env.step)(jax.random.split(key, num_envs), state, random_actions(key, avail))
-        return (state, ts.avail), ts.reward
+    def episode(key: jax.Array) -> jax.Array:
+        k_reset, k_act = jax.random.split(own_key(key, devices))
+        state, _ = jax.vmap(env.reset)(jax.random.split(k_reset, share))
+        actions = jax.random.randint(k_act, (spec.horizon, share, spec.num_agents), 0, spec.num_actions)
 
-    @jax.jit
-    def episode(key: jax.Array) -> Any:
-        state, ts = jax.vmap(env.reset)(jax.random.split(key, num_envs))
-        return jax.lax.scan(step, (state, ts.avail), jax.random.split(key, env.spec.horizon))
+        def step(state: Any, action: jax.Array) -> tuple[Any, jax.Array]:
+            state, ts = jax.vmap(env.step, in_axes=(None, 0, 0))(key, state, action)
+            return state, ts.reward + ts.obs.sum((1, 2))
 
-    return num_envs * env.spec.horizon / seconds(lambda: episode(jax.random.key(0)), repetitions)
+        return jax.lax.scan(step, state, actions)[1]
+
+    run = jax.jit(spread(episode, devices, SHARED, PartitionSpec(None, AXIS)))
+    key = place(jax.random.key(0), devices, SHARED)
+    return num_envs * spec.horizon / seconds(lambda: run(key), 10)
 
 
-def wide_rollout(repetitions: int, num_envs: int = 1024) -> float:
-    """The rollout with many environments, where the network's matrices are large enough to be efficient."""
-    config = run_config("bit-game", "poam")
-    config = replace(config, algorithm=replace(config.algorithm, num_envs=num_envs))
-    trainer, uncontrolled = make_trainer(config)
-    state, steps = trainer.init(jax.random.key(0)), trainer.learner.rollout_steps
-    arena = trainer.arena(test=False)
-    play = jax.jit(
-        lambda s: arena.play(trainer.acting_params(s.learner), uncontrolled.params, s.arena, jax.random.key(1), steps)
-    )
-    return num_envs * steps / seconds(lambda: play(state), repetitions)
+def predator_prey(algorithm: str = "poam", num_agents: int = 3, num_envs: int = 256) -> RunConfig:
+    """The paper's sizes. A world of another size than the shipped prey's gets an untrained one."""
+    config = run_config("mpe-pp", algorithm, "paper")
+    if num_agents != 3:
+        sees, rng = 4 + 4 + 2 * num_agents, np.random.default_rng(0)
+        widths = [(sees, 128), (128, 128), (128, 5)]
+        layers = tuple((rng.normal(0, 0.1, w).astype(np.float32), np.zeros(w[1], np.float32)) for w in widths)
+        path = Path(tempfile.gettempdir()) / f"naht-bench-prey{num_agents}.safetensors"
+        Prey(layers, {}).save(path)
+        config = replace(config, task=PredatorPrey(num_agents, prey=str(path)))
+    return replace(config, algorithm=replace(config.algorithm, num_envs=num_envs))
+
+
+def parts(devices: int) -> None:
+    peak = matmul_peak(devices)
+    rows: list[tuple[str, float, float | None]] = [
+        ("environment alone, 4096 envs, random actions", environment_alone(predator_prey().task, devices), None)
+    ]
+    for algorithm in ("poam", "ippo-naht"):
+        job = Job(predator_prey(algorithm), teams=5, devices=devices)
+        learner = job.trainer()[0].learner
+        assert isinstance(learner, PPO)
+        work = multiplications(learner, mean_controlled=1.5)
+        rows += [(f"{name} ({algorithm})", rate, 2 * work[name] * rate) for name, rate in job.parts().items()]
+        peak = max(peak, matmul_peak(devices))
+    print(f"\nPredator-prey, 256 episodes x 100 steps, 5 epochs, 5 teams, {devices} devices; ", end="")
+    print(f"f32 matmul peak in the same run {peak / 1e9:.0f} GFLOP/s\n")
+    baseline = next(rate for name, rate, _ in rows if name == "whole training (poam)")
+    print("| part | env steps/s | relative to whole POAM training | share of matmul peak |\n|---|---:|---:|---:|")
+    for name, rate, flops in rows:
+        share = f"{100 * flops / peak:.0f} %" if flops else ""
+        print(f"| {name} | {rate:,.0f} | {rate / baseline:.2f} | {share} |")
+
+    print("\nBit game, tuned settings (16 episodes x 25 steps), one device\n")
+    print("| part | env steps/s |\n|---|---:|")
+    print(f"| environment alone, 4096 envs | {environment_alone(run_config('bit-game', 'poam').task, 1):,.0f} |")
+    for name, rate in Job(run_config("bit-game", "poam"), teams=1, devices=1).parts().items():
+        print(f"| {name} (poam) | {rate:,.0f} |", flush=True)
+
+
+def scaling(devices: int) -> None:
+    """Whole POAM training, one thing changed at a time; the reference is measured again beside every change."""
+    reference = Job(predator_prey(), 5, devices)
+
+    def row(what: str, job: Job, per_agent: bool = False) -> None:
+        base, rate = reference.whole(), job.whole()
+        agents = job.config.task.spec.num_agents
+        note = f"{rate * agents / (base * 3):.2f} per agent step" if per_agent else f"{rate / base:.2f}"
+        print(f"| {what} | {rate:,.0f} | {base:,.0f} | {note} |", flush=True)
+
+    print(f"\nWhole POAM training, {devices} devices unless said; reference: 256 envs, M = 3, 5 teams\n")
+    print("| changed | env steps/s | reference beside it | ratio |\n|---|---:|---:|---:|")
+    for num_envs in (64, 1024):
+        row(f"{num_envs} envs", Job(predator_prey(num_envs=num_envs), 5, devices))
+    for num_agents in (5, 10):
+        row(f"M = {num_agents}", Job(predator_prey(num_agents=num_agents, num_envs=128), 5, devices), per_agent=True)
+    for teams in (1, 25):
+        row(f"{teams} teams", Job(predator_prey(), teams, devices))
+    for number in range(1, devices):
+        row(f"{number} device", Job(predator_prey(), 5, number))
+
+
+def memory(devices: int) -> None:
+    """Peak memory of training a few updates, with compilation and, the second time, from the cache."""
+    for how in ("compiling", "from the compilation cache"):
+        command = [sys.executable, __file__, "memory-child", "--devices", str(devices)]
+        print(f"Peak memory of whole POAM training, {how}: {subprocess.check_output(command, text=True).strip()}")
+
+
+def memory_child(devices: int) -> None:
+    Job(predator_prey(), 5, devices).whole(repetitions=2)
+    print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repetitions", type=int, default=20, help="timed calls per part; the best counts")
-    repetitions = parser.parse_args().repetitions
-    rows = [("environment alone, 1024 envs, random actions", environment_alone(repetitions))]
-    rows.append(("rollout (POAM, 1024 envs)", wide_rollout(max(3, repetitions // 4))))
-    for algorithm in ("poam", "ippo-naht", "poam-aht"):
-        rows += [(f"{part} ({algorithm}, 16 envs)", rate) for part, rate in Bench(algorithm, repetitions).rows()]
-    baseline = next(rate for name, rate in rows if name.startswith("whole training (poam,"))
-    print("| part | env steps/s | relative to whole POAM training |\n|---|---:|---:|")
-    for name, rate in rows:
-        print(f"| {name} | {rate:,.0f} | {rate / baseline:.2f} |")
+    commands = {"parts": parts, "scaling": scaling, "memory": memory, "memory-child": memory_child}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", choices=[*commands, []], default=[], help="default: parts scaling memory")
+    parser.add_argument("--devices", type=int, default=jax.device_count(), help="default: all")
+    chosen = parser.parse_args()
+    for name in chosen.what or ["parts", "scaling", "memory"]:
+        commands[name](chosen.devices)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def call(capsys, *args):
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["trian"], "unknown command 'trian': did you mean train?"),
+        (["trian"], "unknown command 'trian': did you mean train"),
         (["train"], "TASK ALGORITHM missing: usage: naht train TASK ALGORITHM"),
         (["train", "bit-game"], "ALGORITHM missing"),
         (["train", "bit-gam", "poam"], "unknown task 'bit-gam': did you mean bit-game?"),
@@ -86,7 +86,7 @@ def test_lists(capsys):
         code, out, _ = call(capsys, "list", kind)
         assert code == 0
         assert expected in out
-    assert set(COMMANDS) == {"train", "resume", "evaluate", "list", "reproduce"}
+    assert set(COMMANDS) == {"train", "resume", "evaluate", "watch", "list", "reproduce", "train-prey", "doctor"}
 
 
 def test_train_evaluate_and_list_end_to_end(capsys, tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 import csv
 import math
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -202,3 +204,13 @@ def test_settings_round_trip_and_refuse_strangers():
         decode({"type": "BitGame", "num_agent": 3})
     with pytest.raises(NahtError, match="can't be saved"):
         encode({1, 2})
+
+
+def test_an_agent_loads_in_a_fresh_process(tmp_path):
+    """Whatever was imported before: the file alone says which policy it holds."""
+    spec = make_env("bit-game").spec
+    policy = RecurrentPolicy(spec, NetworkConfig(hidden=4))
+    path = Agent("a", policy, policy.init(jax.random.key(0)), spec, {}).save(tmp_path / "a.safetensors")
+    code = f"import naht; print(naht.load_members([{str(path)!r}], naht.make_env('bit-game').spec)[0].policy)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("RecurrentPolicy(")

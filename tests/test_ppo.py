@@ -15,16 +15,8 @@ from naht.agents.scripted import Bernoulli
 from naht.agents.teammate_model import ModelConfig, others, teammates_of
 from naht.envs.base import EnvSpec
 from naht.learning.learner import make_learner
-from naht.learning.ppo import (
-    PPO,
-    AgentRows,
-    PPOConfig,
-    TeamRows,
-    chunked_gradient,
-    concat,
-    draw_minibatches,
-    unroll,
-)
+from naht.learning.minibatches import chunked_gradient, draw_minibatches, map_rows
+from naht.learning.ppo import PPO, AgentRows, PPOConfig, TeamRows, concat, unroll
 from naht.teams.population import Roster
 from probes import Recall, Rough
 
@@ -234,7 +226,7 @@ def with_answers(monkeypatch, output):
     monkeypatch.setattr("naht.learning.ppo.unroll", lambda *_: (answer, None))
 
 
-NO_TEAM = TeamRows(*[jnp.zeros(())] * 4)
+NO_TEAM = TeamRows(*[jnp.zeros((1, 1, 0))] * 5)
 
 
 def test_actor_loss_by_hand(monkeypatch):
@@ -299,6 +291,60 @@ def test_model_loss_by_hand(collected):
     assert float(m["action_prob_uncontrolled"] / m["share_uncontrolled"]) == pytest.approx(
         np.mean(right[False]), rel=1e-4
     )
+
+
+def test_only_a_central_critic_reads_the_global_state():
+    for central in (True, False):
+        learner, state, tr = collect(replace(CONFIG, central_critic=central))
+        other = tr._replace(global_state=tr.global_state + 1.0)
+        a, b = (jax.jit(learner.prepare)(state, t)[1] for t in (tr, other))
+        assert np.allclose(a.agents.value, b.agents.value) != central
+        gradient = [gradients(learner, state, batch)["critic"] for batch in (a, b)]
+        assert equal(*gradient) != central
+        # What the critic saw when it was asked for values is what it is trained on.
+        rows, teams, _ = rows_of(a)
+        x = concat(rows.x, rows.embedding, teams.global_state)
+        values, _ = unroll(partial(learner.critic.apply, state.params.critic), x, rows.critic_h0, rows.first)
+        np.testing.assert_allclose(values[..., 0], rows.value, atol=1e-5)
+
+
+def test_the_history_of_uncontrolled_agents_is_followed_over_batches():
+    """The arena leaves their seats alone, so the learner keeps what encoder and critic remember of them."""
+    learner, state, tr = collect(batches=3)
+    going_on = ~tr.first[0][:, None] & ~tr.team.controlled[0]
+    assert going_on.any()
+    assert (np.abs(state.encoder_memory)[np.asarray(going_on)] > 0).any(-1).all()
+    stale = np.asarray(jax.tree.leaves(tr.start_memory[0].encoder)[0])[np.asarray(going_on)]
+    assert (stale == 0).all()
+    a = rows_of(jax.jit(learner.prepare)(state, tr)[1])[0]
+    forgotten = state._replace(encoder_memory=jnp.zeros_like(state.encoder_memory))
+    b = rows_of(jax.jit(learner.prepare)(forgotten, tr)[1])[0]
+    rows = np.asarray(going_on).reshape(-1)
+    assert (np.abs(a.embedding[0] - b.embedding[0])[rows] > 0).any(-1).all()
+    np.testing.assert_array_equal(a.embedding[0][~rows], b.embedding[0][~rows])
+
+
+def test_a_reflex_agent_reads_its_observation_only():
+    learner, state, tr = collect(replace(CONFIG, modelling=False, network=NetworkConfig(hidden=8, history=False)))
+    a = rows_of(jax.jit(learner.prepare)(state, tr)[1])[0]
+    assert a.x.shape[-1] == learner.spec.obs_size
+    assert [p.shape[0] for p in jax.tree.leaves(state.params.policy.actor) if p.ndim == 2] == [
+        learner.spec.obs_size,
+        8,
+        8,
+    ]
+    actor = partial(learner.policy.actor.apply, state.params.policy.actor)
+    logits, _ = unroll(actor, a.x, a.actor_h0 + 7.0, a.first)
+    mine = a.actor_weight > 0
+    log_probs = pick(masked_log_probs(logits, a.avail), a.action)
+    np.testing.assert_allclose(np.exp(log_probs - a.log_prob)[mine], 1.0, atol=1e-4)
+
+
+def test_rows_are_mapped_in_chunks():
+    x = {"a": jnp.arange(14.0).reshape(7, 2), "b": jnp.arange(7)}
+    for chunk in (1, 3, 7, 100):
+        y = map_rows(lambda r: {"sum": r["a"].sum(-1) + r["b"]}, x, chunk)
+        np.testing.assert_allclose(y["sum"], x["a"].sum(-1) + x["b"])
 
 
 def test_others_leaves_oneself_out():

@@ -11,8 +11,8 @@ PACKAGE = ROOT / "src" / "naht"
 
 LAYERS = [
     {"version", "errors"},
-    {"config", "runtime"},
-    {"storage"},
+    {"config", "cache", "runtime"},
+    {"storage", "devices"},
     {"envs"},
     {"agents"},
     {"teams"},
@@ -21,7 +21,7 @@ LAYERS = [
     {"evaluation"},
     {"training"},
     {"report"},
-    {"experiments"},
+    {"experiments", "doctor"},
     {"commands"},
     {"cli"},
 ]

@@ -125,8 +125,10 @@ def test_n_may_depend_on_the_initial_state():
 
 
 def test_fixed_slots():
-    sampler = TeamSampler(4, (0, 0, 1, 0, 0), Selection(1), Selection(1), random_slots=False)
-    assert (draw(sampler, 50)[0] == [True, True, False, False]).all()
+    first = team_sampler(4, 1, 2, slots="first")
+    assert (draw(first, 50)[0] == [True, True, False, False]).all()
+    last = team_sampler(4, 1, 1, slots="last")
+    assert (draw(last, 50)[0] == [False, False, False, True]).all()
 
 
 @pytest.mark.parametrize(

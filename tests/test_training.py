@@ -27,7 +27,7 @@ from naht.training.run import create, make_trainer
 
 
 def small(algorithm="poam", steps=400, **changes) -> RunConfig:
-    """A run of 20 quick updates with 4 tests."""
+    """A run of 20 quick updates with 4 tests, on two devices."""
     config = run_config("bit-game", algorithm, **changes)
     learner = replace(
         config.algorithm,
@@ -37,7 +37,7 @@ def small(algorithm="poam", steps=400, **changes) -> RunConfig:
         network=NetworkConfig(hidden=8),
         model=ModelConfig(8, 4),
     )
-    return replace(config, algorithm=learner, steps=steps, test_every=100, test_episodes=16)
+    return replace(config, algorithm=learner, steps=steps, test_every=100, test_episodes=16, devices=2)
 
 
 FILES = ("metrics.jsonl", "best.safetensors", "last.safetensors", "best.card.json", "last.card.json", "config.json")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from naht.envs.registry import make_env
     from naht.evaluation.play import EpisodeRow, evaluate_mn, evaluate_sampler
     from naht.evaluation.statistics import bootstrap_iqm, mean_interval
+    from naht.report.replay import Replay, draw_frame, record, save_replay
     from naht.rollout import Arena, Trajectory
     from naht.teams.population import Member, Population, load_members
     from naht.teams.sampler import Selection, Team, TeamSampler, team_sampler
@@ -34,6 +35,7 @@ _HOMES = {
     "naht.envs.registry": ("make_env",),
     "naht.evaluation.play": ("EpisodeRow", "evaluate_mn", "evaluate_sampler"),
     "naht.evaluation.statistics": ("bootstrap_iqm", "mean_interval"),
+    "naht.report.replay": ("Replay", "draw_frame", "record", "save_replay"),
     "naht.rollout": ("Arena", "Trajectory"),
     "naht.teams.population": ("Member", "Population", "load_members"),
     "naht.teams.sampler": ("Selection", "Team", "TeamSampler", "team_sampler"),
@@ -52,6 +54,7 @@ __all__ = [
     "Percept",
     "Policy",
     "Population",
+    "Replay",
     "RunConfig",
     "Selection",
     "Team",
@@ -62,6 +65,7 @@ __all__ = [
     "bootstrap_iqm",
     "check_environment",
     "configure",
+    "draw_frame",
     "evaluate_mn",
     "evaluate_sampler",
     "load_agent",
@@ -69,8 +73,10 @@ __all__ = [
     "make_env",
     "mean_interval",
     "read_metrics",
+    "record",
     "resume",
     "run_config",
+    "save_replay",
     "setting",
     "team_sampler",
     "train",

@@ -14,8 +14,11 @@ COMMANDS = {
     "train": "train a team:              naht train bit-game poam",
     "resume": "go on with a stopped run:  naht resume runs/bit-game/poam/seed0",
     "evaluate": "play with strangers:       naht evaluate runs/bit-game/poam/seed0",
+    "watch": "see them play:             naht watch runs/bit-game/poam/seed0",
     "list": "what there is:             naht list tasks",
+    "train-prey": "a prey for mpe-pp:         naht train-prey",
     "reproduce": "the paper's studies:       naht reproduce bit-game",
+    "doctor": "is it fast here?           naht doctor",
 }
 
 USAGE = f"""usage: naht COMMAND ...
@@ -42,8 +45,11 @@ def _dispatch(args: Sequence[str]) -> None:
             "train": commands.train,
             "resume": commands.resume,
             "evaluate": commands.evaluate,
+            "watch": commands.watch,
             "list": commands.list_,
             "reproduce": commands.reproduce_,
+            "train-prey": commands.train_prey,
+            "doctor": commands.doctor,
         }
         run[args[0]](args[1:])
 

@@ -16,11 +16,16 @@ from rich.table import Table
 from naht.agents.saved import load_agent
 from naht.agents.scripted import BOTS
 from naht.config import decode
+from naht.doctor import examine
 from naht.envs.registry import TASKS
-from naht.errors import NahtError, unknown
+from naht.errors import NahtError, require, unknown
 from naht.evaluation.play import evaluate_mn
 from naht.evaluation.tables import summarise, write_rows
 from naht.experiments.bit_game import BitGameStudy, reproduce
+from naht.experiments.prey import PreyRecipe
+from naht.experiments.prey import train_prey as make_prey
+from naht.experiments.time_to_return import TimeToReturnStudy, time_to_return
+from naht.report.replay import check_output, record, save_replay
 from naht.teams.population import Member, Population, load_members
 from naht.training.config import ALGORITHMS, Preset, RunConfig, TaskT, run_config
 from naht.training.parallel import Job, run_all
@@ -43,7 +48,7 @@ def one_line(explanation: str) -> str:
     if not hints:
         return problem
     if "nrecognized" in problem:
-        return f"{problem}: did you mean {' or '.join(hint.split()[0] for hint in hints)}?"
+        return f"{problem}: did you mean {' or '.join(hint.split()[0].rstrip(',') for hint in hints)}?"
     return f"{problem}; expected {hints[0]}"
 
 
@@ -187,7 +192,7 @@ class Evaluate:
     teammates: tuple[str, ...] = ()
     """Scripted bots or saved agents; default: those the agent was trained with."""
     num_controlled: tuple[int, ...] = ()
-    """Values of N; default: 1 to M - 1."""
+    """Values of N; default: 1 to M - 1, or M without teammates."""
     episodes: int = 128
     """Episodes per agent and N."""
     seed: int = 0
@@ -210,7 +215,7 @@ def evaluate(args: Sequence[str]) -> None:
             Population(load_members(names, env.spec)),
             episodes=chosen.episodes,
             seed=chosen.seed,
-            num_controlled=chosen.num_controlled or None,
+            num_controlled=chosen.num_controlled or (None if names else (env.spec.num_agents,)),
             trial=str(path),
         )
     unit = "agents" if len(chosen.agents) > 1 else "episodes of the one agent"
@@ -262,9 +267,96 @@ def list_(args: Sequence[str]) -> None:
     Console().print(table)
 
 
+def train_prey(args: Sequence[str]) -> None:
+    make_prey(parse(PreyRecipe, "train-prey", args))
+
+
+STUDIES = {"bit-game": (BitGameStudy, reproduce), "time-to-return": (TimeToReturnStudy, time_to_return)}
+
+
 def reproduce_(args: Sequence[str]) -> None:
-    usage = "usage: naht reproduce bit-game [OPTIONS]\n\nRun a study of the paper and print its table beside ours."
-    (study,), rest = leading_names(args, ("STUDY (bit-game)",), usage)
-    if study != "bit-game":
-        raise unknown("study", study, ("bit-game",))
-    reproduce(parse(BitGameStudy, f"reproduce {study}", rest))
+    usage = f"usage: naht reproduce {'|'.join(STUDIES)} [OPTIONS]\n\nRun a study and print its table."
+    (name,), rest = leading_names(args, (f"STUDY ({' or '.join(STUDIES)})",), usage)
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    settings, run = cast(Any, STUDIES[name])
+    run(parse(settings, f"reproduce {name}", rest))
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Show versions, devices, settings and speed, and say what to change where it is slow."""
+
+    quick: bool = False
+    """Leave out the measurements of speed."""
+
+
+def doctor(args: Sequence[str]) -> None:
+    examine(quick=parse(Doctor, "doctor", args).quick)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Record episodes of agents and teammates as a film or a strip of frames.
+
+    One episode with the teammates of its training: naht watch runs/mpe-pp/poam/seed0
+
+    Three with others: naht watch AGENT --teammates chaser random --num-controlled 1 --episodes 3 --out match.gif
+
+    Eight frames side by side: naht watch AGENT --out strip.png --frames 8
+    """
+
+    agents: tyro.conf.Positional[tuple[Path, ...]]
+    """Agent files or run folders (their best agent). Controlled seats are filled from them; the task is the first's."""
+    teammates: tuple[str, ...] = ()
+    """Scripted bots or saved agents; default: those the first agent was trained with."""
+    num_controlled: int | None = None
+    """N; None: drawn from 1 to M - 1 for every episode, or M without teammates."""
+    mix: bool = False
+    """Draw every teammate on its own instead of one for all their seats of an episode."""
+    episodes: int = 1
+    """Episodes to record."""
+    seed: int = 0
+    """Seed of teams, slots and worlds."""
+    out: Path = Path("watch.gif")
+    """Where to: .gif or .mp4 (needs ffmpeg) for a film, .png for a strip. An old file is replaced."""
+    fps: int = 10
+    """Frames per second of a film."""
+    frames: int | None = None
+    """Evenly spaced frames of each episode; None: all in a film, 8 in a strip."""
+
+
+def watch(args: Sequence[str]) -> None:
+    chosen = parse(Watch, "watch", args)
+    if not chosen.agents:
+        raise NahtError("AGENT missing: usage: naht watch AGENT [AGENT ...]")
+    agents = [load_agent(path) for path in chosen.agents]
+    env = decode(agents[0].card["task"])
+    for path, agent in zip(chosen.agents, agents, strict=True):
+        require(
+            agent.spec == env.spec,
+            f"{path} was trained on {agent.spec}, which is not {env.spec}: teammates must share the task's sizes",
+        )
+    check_output(env, chosen.out, fps=chosen.fps, frames=chosen.frames)
+    # Runs of other folders may have given their agents the same name.
+    names = [agent.name for agent in agents]
+    labels = [str(p) if names.count(n) > 1 else n for p, n in zip(chosen.agents, names, strict=True)]
+    teammates = chosen.teammates or tuple(agents[0].card["config"]["teams"]["teammates"])
+    replays = record(
+        env,
+        Population([Member(label, a.policy, a.params) for label, a in zip(labels, agents, strict=True)]),
+        Population(load_members(teammates, env.spec)),
+        num_controlled=chosen.num_controlled or ("uniform" if teammates else "all"),
+        mix=chosen.mix,
+        episodes=chosen.episodes,
+        seed=chosen.seed,
+    )
+    save_replay(replays, chosen.out, fps=chosen.fps, frames=chosen.frames)
+    table = Table("episode", "team (* controlled)", "steps", "return", box=None, header_style="bold")
+    table.columns[1].overflow = "fold"  # names may be long paths
+    for r in replays:
+        seats = [f"*{name}" if c else name for name, c in zip(r.seats, r.controlled, strict=True)]
+        table.add_row(str(r.episode + 1), ", ".join(seats), str(r.length), f"{r.episode_return:.3f}")
+    console = Console()
+    console.print(table)
+    console.print(f"Saved as {chosen.out}", soft_wrap=True)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from naht.agents.policy import NO_ACTION, Percept
 from naht.envs.base import Array, Environment, PyTree, TimeStep
-from naht.teams.population import Roster
+from naht.teams.population import Roster, Seating
 from naht.teams.sampler import Sampler, Team
 
 
@@ -20,8 +20,9 @@ class ArenaState(NamedTuple):
     env_state: PyTree  # [B, ...]
     time_step: TimeStep  # [B, ...], what the agents see now
     team: Team  # [B, M], who plays the running episode
-    controlled_memory: PyTree  # [B, M, ...] per group of C
-    uncontrolled_memory: PyTree  # [B, M, ...] per group of U
+    seating: tuple[tuple[Seating, ...], ...]  # the same, as C and U need it to act
+    controlled_memory: PyTree  # [B, M, ...] per group of C; means something in the seats of C
+    uncontrolled_memory: PyTree  # [B, M, ...] per group of U; likewise
     last_action: Array  # [B, M] int32
     first: Array  # [B] bool, the next step is the first of its episode
     episode_return: Array  # [B], so far
@@ -48,7 +49,7 @@ class Trajectory(NamedTuple):
     episode_return: Array  # [T, B], up to and with this step: the episode's return where it ends
     episode_length: Array  # [T, B] int32
     metrics: dict[str, Array]  # [T, B]
-    start_memory: PyTree  # [B, M, ...], C's memory before the first step
+    start_memory: PyTree  # [B, M, ...], C's memory before the first step, in the seats of C
 
     @property
     def done(self) -> Array:
@@ -80,6 +81,10 @@ class Arena:
     def _seats(self) -> tuple[int, int]:
         return self.num_envs, self.env.spec.num_agents
 
+    def _seat(self, team: Team) -> tuple[tuple[Seating, ...], ...]:
+        ours = self.controlled.seat(team.controlled, team.member)
+        return ours, self.uncontrolled.seat(~team.controlled, team.member)
+
     def reset(self, key: Array) -> ArenaState:
         """Every environment begins an episode with a freshly sampled team."""
         k_env, k_team = jax.random.split(key)
@@ -89,6 +94,7 @@ class Arena:
             env_state=env_state,
             time_step=time_step,
             team=team,
+            seating=self._seat(team),
             controlled_memory=self.controlled.initial_memory(self._seats),
             uncontrolled_memory=self.uncontrolled.initial_memory(self._seats),
             last_action=jnp.full(self._seats, NO_ACTION, jnp.int32),
@@ -112,10 +118,10 @@ class Arena:
             ts, team = s.time_step, s.team
             percept = Percept(ts.obs, ts.avail, s.last_action, slot)
             ours, ours_memory, log_prob = self.controlled.act(
-                controlled_params, s.controlled_memory, team.member, percept, k_ours
+                controlled_params, s.controlled_memory, s.seating[0], percept, k_ours
             )
             theirs, theirs_memory, _ = self.uncontrolled.act(
-                uncontrolled_params, s.uncontrolled_memory, team.member, percept, k_theirs
+                uncontrolled_params, s.uncontrolled_memory, s.seating[1], percept, k_theirs
             )
             action = jnp.where(team.controlled, ours, theirs)
             env_state, after = jax.vmap(self.env.step)(jax.random.split(k_step, self.num_envs), s.env_state, action)
@@ -124,6 +130,7 @@ class Arena:
                 env_state=env_state,
                 time_step=after,
                 team=team,
+                seating=s.seating,
                 controlled_memory=ours_memory,
                 uncontrolled_memory=theirs_memory,
                 last_action=action,
@@ -151,9 +158,14 @@ class Arena:
                 metrics=after.metrics,
                 start_memory=(),
             )
+
+            def restart() -> ArenaState:
+                fresh = self.reset(k_restart)._replace(seating=())
+                mixed = _where(done, fresh, now._replace(seating=()))
+                return mixed._replace(seating=self._seat(mixed.team))
+
             # Restarting means resetting every environment and choosing; skip it while nobody is done.
-            restarted = jax.lax.cond(done.any(), lambda: _where(done, self.reset(k_restart), now), lambda: now)
-            return restarted, record
+            return jax.lax.cond(done.any(), restart, lambda: now), record
 
         start_memory = state.controlled_memory
         state, trajectory = jax.lax.scan(step, state, jax.random.split(key, num_steps))

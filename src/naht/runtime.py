@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
+
+from naht.cache import install
+
+OURS: dict[str, str] = {}
+"""Environment variables as `configure` sets them where the user has not: `naht doctor` tells the two apart by this."""
 
 
 def cache_folder() -> Path:
@@ -13,12 +19,29 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "naht"
 
 
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def configure() -> None:
     """Set what pays off for small recurrent networks, unless the user has set it; child processes inherit it.
 
-    - Compiled code is cached on disk, so that the second start of anything is quick.
-    - One thread per operation: our matrices are far too small to be split, and both cores are used by whole runs.
+    - Compiled code is cached on disk, so that the second start of anything is quick. The cache is made safe against
+      kills and full disks (`naht.cache`) in this process only: worker processes call `configure` themselves.
+    - Every core is a device of its own ($NAHT_DEVICES: another number), and runs share their batches among devices.
+    - One thread per operation: our matrices are far too small to be split.
     """
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder() / "jax"))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    with contextlib.suppress(RuntimeError):  # an account without a home folder has no cache
+        _default("JAX_COMPILATION_CACHE_DIR", str(cache_folder() / "jax"))
+    _default("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+    _default("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    _default("JAX_NUM_CPU_DEVICES", os.environ.get("NAHT_DEVICES") or str(usable_cores()))
+    install()  # imports JAX, which reads the variables above: last
+
+
+def _default(name: str, value: str) -> None:
+    OURS[name] = value
+    os.environ.setdefault(name, value)

@@ -95,6 +95,8 @@ def write_file(path: Path, content: bytes) -> None:
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
     """Save arrays with a JSON header in the same file, checksum included, in one move."""
+    # safetensors writes memory as it lies, so a transposed view would come back scrambled.
+    arrays = {name: np.asarray(a, order="C") for name, a in arrays.items()}
     metadata = {"naht": json.dumps(header | {"sha256": digest(arrays)})}
     write_file(path, to_safetensors(arrays, metadata=metadata))
 

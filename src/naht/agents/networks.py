@@ -46,7 +46,12 @@ def gru(x: Array, h0: Array, first: Array, w: Array, b: Array) -> Array:
     Plain autodiff through a scan would add up the weight gradient with a small matmul in every step. Here the backward
     scan only propagates dh, and the weight gradient is one large matmul over all T*R rows afterwards.
     """
-    return _gru_forward(x, h0, first, w, b)[0]
+    hs, (_, _, _, _, reset, keep, _, _) = _gru_forward(x, h0, first, w, b)
+    if hs.shape[0] == 1:
+        return hs
+    # Without a gradient nobody reads the gates, and XLA would fuse them into one kernel that is twice as slow. Adding
+    # nothing of their last step keeps them.
+    return hs.at[-1].add(0.0 * (reset[-1] + keep[-1]))
 
 
 def _gru_backward(residuals: GRUResiduals, grad: Array) -> tuple[Array, Array, None, Array, Array]:
@@ -69,11 +74,30 @@ def _gru_backward(residuals: GRUResiduals, grad: Array) -> tuple[Array, Array, N
     size = b.shape[0]
     d_x = jnp.concatenate([d_recurrent[..., : 2 * size], d_candidate], axis=-1)
     d_w = before.reshape(-1, size).T @ d_recurrent.reshape(-1, 3 * size)
-    d_b = d_recurrent[..., 2 * size :].sum((0, 1))
+    d_b = jnp.ones(before.shape[0] * before.shape[1]) @ d_recurrent[..., 2 * size :].reshape(-1, size)
     return d_x, d_h0, None, d_w, d_b
 
 
 gru.defvjp(_gru_forward, _gru_backward)
+
+
+@jax.custom_vjp
+def affine(x: Array, w: Array, b: Array) -> Array:
+    """x [..., I] @ w [I, O] + b [O]. The bias gradient is a product with ones, which is far quicker than a sum here."""
+    return x @ w + b
+
+
+def _affine_forward(x: Array, w: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
+    return affine(x, w, b), (x, w)
+
+
+def _affine_backward(residuals: tuple[Array, Array], grad: Array) -> tuple[Array, Array, Array]:
+    x, w = residuals
+    rows = grad.reshape(-1, grad.shape[-1])
+    return grad @ w.T, x.reshape(-1, x.shape[-1]).T @ rows, jnp.ones(rows.shape[0]) @ rows
+
+
+affine.defvjp(_affine_forward, _affine_backward)
 
 
 class GRU(nn.Module):
@@ -87,12 +111,24 @@ class GRU(nn.Module):
         b_in = self.param("input_bias", nn.initializers.zeros, (3 * self.size,))
         gates = [self.param(f"kernel_{g}", nn.initializers.orthogonal(), (self.size, self.size)) for g in "rzn"]
         b = self.param("candidate_bias", nn.initializers.zeros, (self.size,))
-        return gru(x @ w_in + b_in, h0, first, jnp.concatenate(gates, axis=1), b)
+        return gru(affine(x, w_in, b_in), h0, first, jnp.concatenate(gates, axis=1), b)
 
 
-def dense(size: int, scale: float = 2**0.5) -> nn.Dense:
-    """A layer with orthogonal weights; the default scale suits the ReLU that follows."""
-    return nn.Dense(size, kernel_init=nn.initializers.orthogonal(scale))
+class Dense(nn.Module):
+    """A linear layer with orthogonal weights."""
+
+    size: int
+    scale: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        kernel = self.param("kernel", nn.initializers.orthogonal(self.scale), (x.shape[-1], self.size))
+        return affine(x, kernel, self.param("bias", nn.initializers.zeros, (self.size,)))
+
+
+def dense(size: int, scale: float = 2**0.5) -> Dense:
+    """A linear layer; the default scale suits the ReLU that follows."""
+    return Dense(size, scale)
 
 
 def normalise() -> nn.LayerNorm:
@@ -111,6 +147,8 @@ class NetworkConfig:
     """LayerNorm after every dense layer and after the GRU."""
     input_norm: bool = True
     """LayerNorm of the input."""
+    history: bool = True
+    """False: a reflex agent. It reads its present observation only: no recurrence, no last action, no seat."""
 
 
 class RecurrentNetwork(nn.Module):
@@ -129,6 +167,8 @@ class RecurrentNetwork(nn.Module):
             x = nn.relu(dense(self.config.hidden)(x))
             if self.config.layer_norm:
                 x = normalise()(x)
+        if not self.config.history:
+            return dense(self.outputs, self.output_scale)(x), jnp.broadcast_to(h0, (*x.shape[:2], h0.shape[-1]))
         hidden = GRU(self.config.hidden)(x, h0, first)
         y = normalise()(hidden) if self.config.layer_norm else hidden
         return dense(self.outputs, self.output_scale)(y), hidden

@@ -52,6 +52,9 @@ class RecurrentPolicy:
         return self.model.hidden if self.model else 0
 
     def inputs(self, obs: Array, last_action: Array, slot: Array) -> Array:
+        """What the networks read: [..., O], [...], [...] -> [..., I]."""
+        if not self.network.history:
+            return obs
         return agent_inputs(obs, last_action, slot, self.spec.num_actions, self.spec.num_agents)
 
     def init(self, key: Array) -> RecurrentParams:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+import naht.agents.recurrent  # noqa: F401 (files name the classes that are registered there)
 from naht.agents.policy import NO_ACTION, Percept, Policy
 from naht.config import decode, encode
 from naht.envs.base import Array, EnvSpec, PyTree

@@ -1,7 +1,8 @@
 """Scripted teammates: policies without parameters.
 
-The four bots of the bit game. Action 1 is "say 1"; they read nothing but their seat and the clock, so they play any
-team size. Their randomness is their policy: it stays when a team plays greedily.
+The bots of the bit game: action 1 is "say 1"; they read nothing but their seat and the clock, so they play any team
+size. The predators of predator-prey: they read their own observation and their seat, and have no memory. The randomness
+of a bot is its policy: it stays when a team plays greedily.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from naht.agents.policy import Percept, Policy, masked_log_probs, pick
+from naht.agents.policy import Percept, Policy, choose, masked_log_probs, pick
 from naht.config import setting
 from naht.envs.base import Array, EnvSpec, PyTree
+from naht.envs.predator_prey import DIRECTIONS, DT
 from naht.errors import NahtError, require, unknown
 
 
@@ -109,6 +111,150 @@ class Turns(_Clock):
         return (slot == time % self.num_agents).astype(jnp.float32)
 
 
+class _Memoryless:
+    """A bot that lives in the moment."""
+
+    def init(self, key: Array) -> PyTree:
+        del key
+        return ()
+
+    def initial_memory(self, batch: tuple[int, ...]) -> PyTree:
+        del batch
+        return ()
+
+
+@setting
+@dataclass(frozen=True)
+class UniformRandom(_Memoryless):
+    """Every allowed action is equally likely."""
+
+    def act(
+        self, params: PyTree, memory: PyTree, percept: Percept, key: Array, greedy: bool
+    ) -> tuple[Array, PyTree, Array]:
+        del params, greedy
+        log_probs = masked_log_probs(jnp.zeros(percept.avail.shape), percept.avail)
+        action, log_prob = choose(log_probs, key, greedy=False)
+        return action, memory, log_prob
+
+
+@dataclass(frozen=True)
+class _Predator(_Memoryless, ABC):
+    """A bot of predator-prey that accelerates along the larger component of where it wants to go."""
+
+    @abstractmethod
+    def aim(self, obs: Array, slot: Array) -> Array:
+        """Where to go, relative to where it is. obs [..., O], seat [...] -> [..., 2]."""
+
+    def act(
+        self, params: PyTree, memory: PyTree, percept: Percept, key: Array, greedy: bool
+    ) -> tuple[Array, PyTree, Array]:
+        del params, key, greedy
+        # How far each action's direction leads towards the aim; nothing to gain by moving means to stay (action 0).
+        gain = self.aim(percept.obs, percept.slot) @ DIRECTIONS
+        action = jnp.where(percept.avail, gain, -jnp.inf).argmax(-1).astype(jnp.int32)
+        return action, memory, jnp.zeros(action.shape)
+
+
+def _prey(obs: Array) -> Array:
+    """The prey relative to the predator that sees obs [..., O] -> [..., 2]."""
+    return obs[..., -4:-2]
+
+
+def _length(vector: Array) -> Array:
+    """[..., 2] -> [..., 1]."""
+    return jnp.linalg.norm(vector, axis=-1, keepdims=True)
+
+
+@setting
+@dataclass(frozen=True)
+class Still(_Predator):
+    """Never accelerates."""
+
+    def aim(self, obs: Array, slot: Array) -> Array:
+        del slot
+        return jnp.zeros_like(_prey(obs))
+
+
+@setting
+@dataclass(frozen=True)
+class Chaser(_Predator):
+    """Heads for where the prey is."""
+
+    def aim(self, obs: Array, slot: Array) -> Array:
+        del slot
+        return _prey(obs)
+
+
+@setting
+@dataclass(frozen=True)
+class Interceptor(_Predator):
+    """Heads for where the prey will be if both keep their velocities."""
+
+    steps: float = 5.0
+    """How many steps it looks ahead."""
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 0, f"steps is {self.steps}: nobody looks back, it is at least 0")
+
+    def aim(self, obs: Array, slot: Array) -> Array:
+        del slot
+        drift = obs[..., -2:] - obs[..., :2]  # the prey's velocity as seen by a predator that moves itself
+        return _prey(obs) + self.steps * DT * drift
+
+
+@setting
+@dataclass(frozen=True)
+class Pincer(Interceptor):
+    """Every seat has its own side of the prey: an interceptor that first goes round the prey and then closes in.
+
+    The side of seat i is at the angle 2 pi i / M. A predator with an angle left to go aims beside the prey, at most 60
+    degrees further round than it is (it would bump into the prey if it went straight through), and `radius` away from
+    the prey; from 120 degrees on, the radius shrinks with the angle left, to 0 on its own side.
+    """
+
+    num_agents: int = 3
+    radius: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.radius >= 0, f"radius is {self.radius}: a distance is at least 0")
+
+    def aim(self, obs: Array, slot: Array) -> Array:
+        prey = _prey(obs)
+        here = jnp.arctan2(-prey[..., 1], -prey[..., 0])  # this predator as seen from the prey
+        left = 2 * jnp.pi * slot / self.num_agents - here
+        left = (left + jnp.pi) % (2 * jnp.pi) - jnp.pi  # the shorter way round
+        angle = here + jnp.clip(left, -jnp.pi / 3, jnp.pi / 3)
+        radius = self.radius * jnp.minimum(1.0, abs(left) / (2 * jnp.pi / 3))
+        beside = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1) * radius[..., None]
+        return super().aim(obs, slot) + beside
+
+
+@setting
+@dataclass(frozen=True)
+class Ambush(Interceptor):
+    """Seat 0 drives the prey towards the others: all are interceptors, but the others aim at the prey's far side.
+
+    That is the line from seat 0 through the prey, `ahead` beyond the prey, but never further than half a predator's own
+    distance to it.
+    """
+
+    num_agents: int = 3
+    ahead: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.ahead >= 0, f"ahead is {self.ahead}: a distance is at least 0")
+
+    def aim(self, obs: Array, slot: Array) -> Array:
+        prey = _prey(obs)
+        # The other predators come before the prey, in the order of their seats: all but seat 0 see seat 0 first.
+        driver = obs[..., -2 - 2 * self.num_agents :][..., :2]
+        flight = (prey - driver) / jnp.maximum(_length(prey - driver), 1e-9)
+        beyond = flight * jnp.minimum(self.ahead, 0.5 * _length(prey))
+        return super().aim(obs, slot) + jnp.where((slot == 0)[..., None], 0.0, beyond)
+
+
 @dataclass(frozen=True)
 class Bot:
     """An entry in the list of scripted teammates."""
@@ -130,6 +276,23 @@ BOTS: dict[str, dict[str, Bot]] = {
             lambda spec, start=0.9, end=0.1: Explore(start, end, spec.horizon),
         ),
         "turns": Bot("seat t mod M says 1 at step t", lambda spec: Turns(spec.num_agents)),
+    },
+    "mpe-pp": {
+        "random": Bot("moves at random", lambda spec: UniformRandom()),  # noqa: ARG005
+        "still": Bot("never accelerates", lambda spec: Still()),  # noqa: ARG005
+        "chaser": Bot("heads for the prey", lambda spec: Chaser()),  # noqa: ARG005
+        "interceptor": Bot(
+            "heads for where the prey will be in 5 steps (interceptor:STEPS for another)",
+            lambda spec, steps=5.0: Interceptor(steps),  # noqa: ARG005
+        ),
+        "pincer": Bot(
+            "every seat goes round to its own side of the prey, then closes in (pincer:RADIUS)",
+            lambda spec, radius=0.3: Pincer(num_agents=spec.num_agents, radius=radius),
+        ),
+        "ambush": Bot(
+            "seat 0 drives the prey towards the others (ambush:AHEAD for how far beyond it they wait)",
+            lambda spec, ahead=0.5: Ambush(num_agents=spec.num_agents, ahead=ahead),
+        ),
     },
 }
 """Scripted teammates by task and name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -57,7 +58,8 @@ class Decoder(nn.Module):
     def __call__(self, embedding: Array, slot: Array) -> Array:
         """Embeddings [..., E] of modelling agents in seats slot [...] -> predictions [..., M-1, outputs]."""
         seat = self.param("seat", nn.initializers.orthogonal(), (self.num_agents, self.hidden))
-        rows = seat[jnp.asarray(teammates_of(self.num_agents))[slot]]
+        # A product, not a lookup, whose gradient would be a slow scatter.
+        rows = jax.nn.one_hot(jnp.asarray(teammates_of(self.num_agents))[slot], self.num_agents) @ seat
         y = dense(self.hidden)(embedding)[..., None, :] + rows
         y = nn.relu(dense(self.hidden)(nn.relu(y)))
         return dense(self.outputs, 1.0)(y)

@@ -8,6 +8,7 @@ from typing import Any
 
 from naht.envs.base import Environment
 from naht.envs.bit_game import BitGame
+from naht.envs.predator_prey import PredatorPrey
 from naht.errors import NahtError, unknown
 
 
@@ -24,6 +25,7 @@ class Task:
 
 TASKS: dict[str, Task] = {
     "bit-game": Task("M agents pick bits; the team earns M when exactly one is 1", BitGame, ("bernoulli",)),
+    "mpe-pp": Task("M predators must touch a faster prey together", PredatorPrey, ("chaser", "interceptor", "pincer")),
 }
 
 

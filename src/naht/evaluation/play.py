@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from naht.devices import SHARED, SPLIT, own_key, spread
 from naht.envs.base import Array, Environment, PyTree
 from naht.errors import require
 from naht.rollout import Arena
@@ -30,23 +31,28 @@ class Episodes(NamedTuple):
     metrics: dict[str, Array]  # [E]
 
 
-@partial(jax.jit, static_argnums=0)
-def play_episodes(arena: Arena, controlled_params: PyTree, uncontrolled_params: PyTree, key: Array) -> Episodes:
-    """One episode in each environment of the arena, from a fresh start.
+@partial(jax.jit, static_argnums=(0, 4))
+def play_episodes(
+    arena: Arena, controlled_params: PyTree, uncontrolled_params: PyTree, key: Array, devices: int = 1
+) -> Episodes:
+    """One episode in each environment of the arena, which every device has; from a fresh start.
 
     Only the first episode of an environment counts, however short: counting whatever ends within a fixed number of
     steps would favour short episodes.
     """
-    k_reset, k_play = jax.random.split(key)
-    steps = arena.env.spec.horizon
-    _, tr = arena.play(controlled_params, uncontrolled_params, arena.reset(k_reset), k_play, steps)
-    end = tr.done.argmax(0)[None]  # [1, E]
 
-    def at_end(leaf: Array) -> Array:
-        index = end.reshape(end.shape + (1,) * (leaf.ndim - 2))
-        return jnp.take_along_axis(leaf, index, axis=0)[0]
+    def play(ours: PyTree, theirs: PyTree, key: Array) -> Episodes:
+        k_reset, k_play = jax.random.split(own_key(key, devices))
+        _, tr = arena.play(ours, theirs, arena.reset(k_reset), k_play, arena.env.spec.horizon)
+        end = tr.done.argmax(0)[None]  # [1, E]
 
-    return jax.tree.map(at_end, Episodes(tr.team, tr.episode_return, tr.episode_length, tr.metrics))
+        def at_end(leaf: Array) -> Array:
+            index = end.reshape(end.shape + (1,) * (leaf.ndim - 2))
+            return jnp.take_along_axis(leaf, index, axis=0)[0]
+
+        return jax.tree.map(at_end, Episodes(tr.team, tr.episode_return, tr.episode_length, tr.metrics))
+
+    return spread(play, devices, SHARED, SPLIT)(controlled_params, uncontrolled_params, key)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,11 @@ class Learner(Protocol):
         """Steps per environment and batch."""
         ...
 
+    @property
+    def layout(self) -> PyTree:
+        """Which parts of the state all devices share and which are cut along the environments (see `naht.devices`)."""
+        ...
+
     def init(self, key: Array) -> PyTree: ...
 
     def policy_params(self, state: PyTree) -> PyTree:
@@ -44,8 +49,8 @@ AlgorithmConfig = PPOConfig
 """The settings of any algorithm."""
 
 
-def make_learner(spec: EnvSpec, config: AlgorithmConfig) -> Learner:
+def make_learner(spec: EnvSpec, config: AlgorithmConfig, devices: int = 1) -> Learner:
     """The learner that these settings are for."""
     if isinstance(config, PPOConfig):
-        return PPO(spec, config)
+        return PPO(spec, config, devices)
     raise NahtError(f"no learner takes settings of type {type(config).__name__}")

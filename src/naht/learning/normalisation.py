@@ -1,4 +1,4 @@
-"""Running and masked standardisation."""
+"""Running and masked standardisation. Where data are spread over devices, statistics are those of all of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from naht.devices import total
 from naht.envs.base import Array
 
 
@@ -20,14 +21,16 @@ class RunningStats(NamedTuple):
     def start(cls) -> RunningStats:
         return cls(jnp.zeros(()), jnp.zeros(()), jnp.ones(()))
 
-    def update(self, x: Array) -> RunningStats:
+    def update(self, x: Array, devices: int = 1) -> RunningStats:
         """Take in a batch of any shape."""
-        n, mean, variance = x.size, x.mean(), x.var()
+        n = x.size * devices
+        mean = total(x.sum(), devices) / n
+        variance = total(((x - mean) ** 2).sum(), devices) / n
         count = self.seen + n
         delta = mean - self.mean
         # The start's variance is a placeholder; with count 0 it has no weight.
-        total = self.seen * self.variance + n * variance + delta**2 * self.seen * n / count
-        return RunningStats(count, self.mean + delta * n / count, total / count)
+        spread = self.seen * self.variance + n * variance + delta**2 * self.seen * n / count
+        return RunningStats(count, self.mean + delta * n / count, spread / count)
 
     def standardise(self, x: Array, *, subtract_mean: bool = True) -> Array:
         return (x - subtract_mean * self.mean) / jnp.sqrt(self.variance + 1e-8)
@@ -38,12 +41,13 @@ def masked_sum(x: Array, weight: Array) -> Array:
     return (jnp.where(weight > 0, x, 0.0) * weight).sum()
 
 
-def masked_mean(x: Array, weight: Array) -> Array:
+def masked_mean(x: Array, weight: Array, devices: int = 1) -> Array:
     """Mean of x under weights of the same shape; 0 where no weight is left. Entries without weight may be anything."""
-    return masked_sum(x, weight) / jnp.maximum(weight.sum(), 1e-8)
+    summed, weights = total((masked_sum(x, weight), weight.sum()), devices)
+    return summed / jnp.maximum(weights, 1e-8)
 
 
-def masked_standardise(x: Array, weight: Array) -> Array:
+def masked_standardise(x: Array, weight: Array, devices: int = 1) -> Array:
     """(x - mean) / std, with mean and std over the weighted entries only."""
-    centred = x - masked_mean(x, weight)
-    return centred / jnp.sqrt(masked_mean(centred**2, weight) + 1e-8)
+    centred = x - masked_mean(x, weight, devices)
+    return centred / jnp.sqrt(masked_mean(centred**2, weight, devices) + 1e-8)

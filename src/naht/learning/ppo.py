@@ -1,8 +1,8 @@
-"""The PPO learner. POAM, IPPO-NAHT and POAM-AHT are settings of it.
+"""The PPO learner. POAM, IPPO-NAHT, POAM-AHT, IPPO and MAPPO are settings of it.
 
 An update reads like the paper: embed the team, value every step, TD(lambda) targets, then epochs of minibatches for the
 teammate model, the actor and the critic. Axes: T steps, B environments, M agents. Minibatches are drawn from R rows: an
-agent's part of an episode, or of a sequence of L steps cut from it.
+agent's part of an episode, or of a sequence of L steps cut from it. With several devices, each has its share of B.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from typing import Literal, NamedTuple
 
 import jax
@@ -22,8 +21,10 @@ from naht.agents.policy import masked_log_probs, pick
 from naht.agents.recurrent import RecurrentParams, RecurrentPolicy
 from naht.agents.teammate_model import ModelConfig, TeammateDecoders, others
 from naht.config import setting
+from naht.devices import SHARED, SPLIT, own_key
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
+from naht.learning.minibatches import Loss, Metrics, Minibatches, chunked_gradient, draw_minibatches, map_rows
 from naht.learning.normalisation import RunningStats, masked_mean, masked_standardise, masked_sum
 from naht.learning.returns import td_lambda
 from naht.rollout import Trajectory
@@ -76,6 +77,8 @@ class PPOConfig:
     """Train the actor through time, or each step from the hidden state stored at collection."""
     critic_memory: Literal["bptt", "stored"] = "bptt"
     """The same for the critic."""
+    central_critic: bool = False
+    """The critic reads the global state as well (MAPPO)."""
     uncontrolled_data: bool = True
     """Train the critic on the uncontrolled agents' data as well (UCD)."""
     modelling: bool = True
@@ -88,7 +91,7 @@ class PPOConfig:
     """Learning rate of the teammate model."""
     model_max_grad_norm: float = 5.0
     """Gradients of the teammate model are scaled down to this norm."""
-    chunk: int = 16
+    chunk: int = 24
     """Rows whose gradient is computed at once: small enough for the processor's cache. Changes speed only."""
     network: NetworkConfig = NetworkConfig()
     """Actor and critic."""
@@ -122,6 +125,7 @@ class PPOState(NamedTuple):
     model_opt: PyTree
     reward_stats: RunningStats
     critic_memory: Array  # [B, M, H], where the critic's history stands at the batch's end
+    encoder_memory: Array  # [B, M, H of the model], likewise; of use in the seats of uncontrolled agents
 
 
 class AgentRows(NamedTuple):
@@ -144,12 +148,43 @@ class AgentRows(NamedTuple):
 
 
 class TeamRows(NamedTuple):
-    """What the teammate model predicts: one row per team and sequence, [R / M, L, M, ...]."""
+    """What agents of a team share and what the teammate model predicts: a row per team and sequence."""
 
+    global_state: Array  # [R / M, L, S]; width 0 unless the critic reads it
     obs: Array  # [R / M, L, M, O]
     action: Array  # [R / M, L, M] int32
     alive: Array  # [R / M, L, M] bool
     controlled: Array  # [R / M, L, M] bool
+
+
+class Histories(NamedTuple):
+    """All that agents have seen in a batch, a row per agent."""
+
+    x: Array  # [R, T, I] observation, last action, seat
+    first: Array  # [R, T] bool
+    global_state: Array  # [R, T, S]; width 0 unless the critic reads it
+    x_next: Array  # [R, K, I] after each of the last K steps, before any restart
+    global_state_next: Array  # [R, K, S]
+    actor_start: Array  # [R, H] before the first step
+    encoder_start: Array  # [R, H of the model]
+    critic_start: Array  # [R, H]
+
+
+class LookBack(NamedTuple):
+    """What the networks make of histories. Memories are those before each step, of width 0 where nobody reads them."""
+
+    embedding: Array  # [R, T, E]
+    values: Array  # [R, T]
+    next_values: Array  # [R, T], of what follows each step
+    actor_memory: Array  # [R, T, H]
+    critic_memory: Array  # [R, T, H]
+    encoder_memory: Array  # [R, T, H of the model]
+    encoder_end: Array  # [R, H of the model], after the last step
+    critic_end: Array  # [R, H]
+
+
+LOOK_BACK_ROWS = 32
+"""Rows that are looked back on at once: few enough for the processor's cache. Changes speed only."""
 
 
 class Batch(NamedTuple):
@@ -175,10 +210,6 @@ class Batch(NamedTuple):
         return agents._replace(**timed), teams, rows % m
 
 
-Metrics = dict[str, Array]
-Loss = Callable[[PyTree, AgentRows, TeamRows, Array], tuple[Array, tuple[Array, Metrics]]]
-"""(params, agents, teams, slots) -> (sum of losses, (sum of weights, metrics as sums under the same weights))."""
-
 Network = Callable[[Array, Array, Array], tuple[Array, Array]]
 
 
@@ -200,57 +231,13 @@ def before(hidden: Array, start: Array) -> Array:
     return jnp.concatenate([start[None], hidden[:-1]])
 
 
-class Minibatches(NamedTuple):
-    """Which rows every optimiser step learns from."""
-
-    rows: Array  # [steps, chunks, chunk] int32, the active rows of a step first
-    chunks: Array  # [steps] int32, how many chunks have active rows: the others are never computed
-
-
-def draw_minibatches(key: Array, active: Array, epochs: int, minibatches: int, chunk: int) -> Minibatches:
-    """Every epoch shuffles the active rows (active [R] bool) and deals them out evenly."""
-    num_rows = active.shape[0]
-    per_minibatch = ceil(num_rows / minibatches)
-    chunk = min(chunk, per_minibatch)
-    chunks = ceil(per_minibatch / chunk)
-
-    def shuffle(key: Array) -> Array:
-        order = jnp.argsort(jnp.where(active, jax.random.uniform(key, (num_rows,)), 2.0))
-        # Dealing like cards keeps every minibatch's active rows at its front.
-        order = jnp.pad(order, (0, minibatches * per_minibatch - num_rows), constant_values=num_rows)
-        dealt = order.reshape(per_minibatch, minibatches).T
-        dealt = jnp.pad(dealt, ((0, 0), (0, chunks * chunk - per_minibatch)), constant_values=num_rows)
-        return dealt.reshape(minibatches, chunks, chunk)
-
-    rows = jax.vmap(shuffle)(jax.random.split(key, epochs)).reshape(epochs * minibatches, chunks, chunk)
-    share = (active.sum() - jnp.arange(minibatches) + minibatches - 1) // minibatches
-    return Minibatches(rows, jnp.tile((share + chunk - 1) // chunk, epochs))
-
-
-def chunked_gradient(loss: Loss, params: PyTree, batch: Batch, minibatch: Minibatches) -> tuple[PyTree, Metrics]:
-    """Gradient of the weighted mean loss over one minibatch, and its metrics as means.
-
-    Gradients are added up chunk by chunk, so that the temporaries of one chunk stay in the processor's cache (and
-    memory does not grow with the batch). Chunks without active rows are skipped: only rows that count cost time.
-    """
-    grad = jax.grad(loss, has_aux=True)
-
-    def add(i: Array, total: PyTree) -> PyTree:
-        return jax.tree.map(jnp.add, total, grad(params, *batch.take(minibatch.rows[i])))
-
-    shapes = jax.eval_shape(lambda: grad(params, *batch.take(minibatch.rows[0])))
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    gradient, (weight, metrics) = jax.lax.fori_loop(0, minibatch.chunks, add, zeros)
-    weight = jnp.maximum(weight, 1e-8)
-    return jax.tree.map(lambda g: g / weight, gradient), jax.tree.map(lambda s: s / weight, metrics)
-
-
 @dataclass(frozen=True)
 class PPO:
     """The learner: `init`, then `update` once per batch of experience."""
 
     spec: EnvSpec
     config: PPOConfig
+    devices: int = 1
 
     def __post_init__(self) -> None:
         cut = self.config.sequence_length
@@ -276,6 +263,11 @@ class PPO:
         return RecurrentNetwork(self.config.network, 1, output_scale=1.0)
 
     @property
+    def state_size(self) -> int:
+        """Width of the global state as the critic reads it."""
+        return self.spec.state_size if self.config.central_critic else 0
+
+    @property
     def decoders(self) -> TeammateDecoders:
         return TeammateDecoders(self.config.model, self.spec)
 
@@ -294,7 +286,7 @@ class PPO:
         memory = jnp.zeros((self.num_envs, self.spec.num_agents, self.config.network.hidden))
         no_action = jnp.zeros((1, 1), jnp.int32)
         x = self.policy.inputs(jnp.zeros((1, 1, self.spec.obs_size)), no_action, no_action)
-        x = jnp.concatenate([x, jnp.zeros((1, 1, self.policy.embedding_size))], axis=-1)
+        x = jnp.concatenate([x, jnp.zeros((1, 1, self.policy.embedding_size + self.state_size))], axis=-1)
         critic = self.critic.init(k_critic, x, memory[0, :1], jnp.zeros((1, 1), bool))
         embedding = jnp.zeros((1, self.policy.embedding_size))
         decoders = self.decoders.init(k_decoders, embedding, no_action[0]) if self.config.modelling else {}
@@ -305,7 +297,13 @@ class PPO:
             model_opt=self.model_optimiser.init((policy.encoder, decoders)) if self.config.modelling else (),
             reward_stats=RunningStats.start(),
             critic_memory=memory,
+            encoder_memory=jnp.zeros((self.num_envs, self.spec.num_agents, self.policy.encoder_size)),
         )
+
+    @property
+    def layout(self) -> PyTree:
+        """What of the state is the same on every device, and what is cut along the environments."""
+        return PPOState(SHARED, SHARED, SHARED, SHARED, SHARED, critic_memory=SPLIT, encoder_memory=SPLIT)
 
     def policy_params(self, state: PPOState) -> RecurrentParams:
         """What the policy needs to act."""
@@ -314,7 +312,7 @@ class PPO:
     def update(self, state: PPOState, trajectory: Trajectory, key: Array, progress: Array) -> tuple[PPOState, Metrics]:
         """Learn from one batch. progress [] in 0..1 is the fraction of the run that has passed."""
         c = self.config
-        k_actor, k_critic, k_model = jax.random.split(key, 3)
+        k_actor, k_critic, k_model = jax.random.split(own_key(key, self.devices), 3)
         state, batch, metrics = self.prepare(state, trajectory)
         lr = anneal(c.lr, c.lr_end, progress)
         entropy = anneal(c.entropy, c.entropy_end, progress)
@@ -329,7 +327,7 @@ class PPO:
         ) -> tuple[tuple[PyTree, PyTree], Metrics]:
             def step(carry: tuple[PyTree, PyTree], minibatch: Minibatches) -> tuple[tuple[PyTree, PyTree], Metrics]:
                 params, opt = carry
-                gradient, log = chunked_gradient(loss, params, batch, minibatch)
+                gradient, log = chunked_gradient(loss, params, batch, minibatch, self.devices)
                 updates, opt = optimiser.update(gradient, opt, params)
                 params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
                 return (params, opt), log | {"gradient_norm": optax.tree.norm(gradient)}
@@ -360,96 +358,140 @@ class PPO:
 
     def prepare(self, state: PPOState, trajectory: Trajectory) -> tuple[PPOState, Batch, Metrics]:
         """Everything that is computed once per batch, with the parameters that collected it."""
-        c, tr, params = self.config, trajectory, state.params
-        steps, num_agents = self.rollout_steps, self.spec.num_agents
-        num_rows = self.num_envs * num_agents
+        c, tr = self.config, trajectory
+        steps, num_envs, num_agents = tr.action.shape
+        length = c.sequence_length or steps
 
-        def flat(leaf: Array) -> Array:
-            """[T, B, M, ...] -> [T, B * M, ...]."""
-            return leaf.reshape(leaf.shape[0], num_rows, *leaf.shape[3:])
+        def by_agent(leaf: Array) -> Array:
+            """[T, B, M, ...] -> [B * M, T, ...]."""
+            return jnp.moveaxis(leaf, 0, 2).reshape(num_envs * num_agents, leaf.shape[0], *leaf.shape[3:])
 
-        def per_agent(leaf: Array) -> Array:
-            """[T, B] -> [T, B * M]."""
-            return jnp.repeat(leaf, num_agents, axis=1)
+        def by_team(leaf: Array) -> Array:
+            """[T, B, ...] -> [B * M, T, ...], the same for all agents of a team."""
+            return jnp.repeat(leaf.swapaxes(0, 1), num_agents, axis=0)
 
-        def embed(x: Array, h0: Array, first: Array) -> tuple[Array, Array]:
-            return unroll(partial(self.policy.embed, params.policy), x, h0, first)
+        def start_of(memory: Array) -> Array:
+            """[B, M, H] -> [B * M, H]."""
+            return memory.reshape(num_envs * num_agents, memory.shape[-1])
 
-        def value(x: Array, embedding: Array, h0: Array, first: Array) -> tuple[Array, Array]:
-            v, hidden = unroll(partial(self.critic.apply, params.critic), concat(x, embedding), h0, first)
-            return v[..., 0], hidden
-
-        memory = jax.tree.map(lambda h: h.reshape(num_rows, h.shape[-1]), tr.start_memory[0])
-        critic_start = state.critic_memory.reshape(num_rows, -1)
+        # The arena knows the history of agents that we control, this learner that of the others.
+        controlled = tr.team.controlled[0][..., None]
+        encoder_start = start_of(jnp.where(controlled, tr.start_memory[0].encoder, state.encoder_memory))
+        global_state, next_global_state = (
+            leaf if c.central_critic else leaf[..., :0] for leaf in (tr.global_state, tr.next_global_state)
+        )
         slot = jnp.broadcast_to(jnp.arange(num_agents), tr.action.shape)
-        x, first = flat(self.policy.inputs(tr.obs, tr.last_action, slot)), per_agent(tr.first)
-        embedding, encoder_hidden = embed(x, memory.encoder, first)
-        values, critic_hidden = value(x, embedding, critic_start, first)
-        actor = partial(self.policy.actor.apply, params.policy.actor)
-        _, actor_hidden = unroll(actor, concat(x, embedding), memory.actor, first)
-
-        # V of what follows step t is the next row's value, except at the batch's end and where the clock ended an
-        # episode: there it is one more step of encoder and critic, on the observation before the restart.
         tail = steps if c.bootstrap_time_limit else 1
-        x_next = flat(self.policy.inputs(tr.next_obs[-tail:], tr.action[-tail:], slot[-tail:]))
-        same_episode = jnp.zeros_like(first[-tail:])
-        e_next, _ = embed(x_next, encoder_hidden[-tail:], same_episode)
-        v_next, _ = value(x_next, e_next, critic_hidden[-tail:], same_episode)
-        next_values = jnp.concatenate([values[1 : 1 + steps - tail], v_next])
+        x, first = by_agent(self.policy.inputs(tr.obs, tr.last_action, slot)), by_team(tr.first)
+        seen = Histories(
+            x=x,
+            first=first,
+            global_state=by_team(global_state),
+            x_next=by_agent(self.policy.inputs(tr.next_obs[-tail:], tr.action[-tail:], slot[-tail:])),
+            global_state_next=by_team(next_global_state[-tail:]),
+            actor_start=start_of(tr.start_memory[0].actor),
+            encoder_start=encoder_start,
+            critic_start=start_of(state.critic_memory),
+        )
+        known = map_rows(partial(self.look_back, state.params), seen, LOOK_BACK_ROWS)
+        values, next_values = known.values, known.next_values
 
-        stats = state.reward_stats.update(tr.reward)
+        stats = state.reward_stats.update(tr.reward, self.devices)
         reward = tr.reward
         if c.standardise_rewards != "no":
             reward = stats.standardise(reward, subtract_mean=c.standardise_rewards == "mean-std")
         discount = c.gamma * (1.0 - (tr.terminated if c.bootstrap_time_limit else tr.done))
         cut = tr.done.at[-1].set(True)
-        targets = td_lambda(per_agent(reward), next_values, per_agent(discount), per_agent(cut), c.gae_lambda)
+        targets = td_lambda(by_team(reward).T, next_values.T, by_team(discount).T, by_team(cut).T, c.gae_lambda).T
 
-        actor_weight = flat(tr.team.controlled & tr.alive).astype(jnp.float32)
-        critic_weight = flat(tr.alive).astype(jnp.float32) if c.uncontrolled_data else actor_weight
+        actor_weight = by_agent(tr.team.controlled & tr.alive).astype(jnp.float32)
+        critic_weight = by_agent(tr.alive).astype(jnp.float32) if c.uncontrolled_data else actor_weight
         advantages = targets - values
         if c.standardise_advantages:
-            advantages = masked_standardise(advantages, actor_weight)
-
-        length = c.sequence_length or steps
-        pieces = steps // length
+            advantages = masked_standardise(advantages, actor_weight, self.devices)
 
         def rows(leaf: Array) -> Array:
-            """[T, K, ...] -> [(T / L) * K, L, ...]."""
-            cut_up = leaf.reshape(pieces, length, *leaf.shape[1:]).swapaxes(1, 2)
-            return cut_up.reshape(pieces * leaf.shape[1], length, *leaf.shape[2:])
+            """[K, T, ...] -> [(T / L) * K, L, ...]."""
+            pieces = leaf.reshape(leaf.shape[0], steps // length, length, *leaf.shape[2:]).swapaxes(0, 1)
+            return pieces.reshape(leaf.shape[0] * (steps // length), *pieces.shape[2:])
 
-        def starts(hidden: Array, start: Array, memory: str) -> Array:
-            if memory == "bptt" and pieces == 1:
-                return start  # no need for the states in between: where nobody reads them, they are not computed
-            stored = rows(before(hidden, start))
-            return stored if memory == "stored" else stored[:, 0]
+        def starts(stored: Array, start: Array, memory: str) -> Array:
+            if memory == "stored":
+                return rows(stored)
+            return start if length == steps else rows(stored)[:, 0]
 
         agents = AgentRows(
             x=rows(x),
-            embedding=rows(embedding),
+            embedding=rows(known.embedding),
             first=rows(first),
-            avail=rows(flat(tr.avail)),
-            action=rows(flat(tr.action)),
-            log_prob=rows(flat(tr.log_prob)),
+            avail=rows(by_agent(tr.avail)),
+            action=rows(by_agent(tr.action)),
+            log_prob=rows(by_agent(tr.log_prob)),
             advantage=rows(advantages),
             value=rows(values),
             target=rows(targets),
             actor_weight=rows(actor_weight),
             critic_weight=rows(critic_weight),
-            actor_h0=starts(actor_hidden, memory.actor, c.actor_memory),
-            critic_h0=starts(critic_hidden, critic_start, c.critic_memory),
-            encoder_h0=starts(encoder_hidden, memory.encoder, "bptt"),
+            actor_h0=starts(known.actor_memory, seen.actor_start, c.actor_memory),
+            critic_h0=starts(known.critic_memory, seen.critic_start, c.critic_memory),
+            encoder_h0=starts(known.encoder_memory, seen.encoder_start, "bptt"),
         )
-        teams = TeamRows(rows(tr.obs), rows(tr.action), rows(tr.alive), rows(tr.team.controlled))
-        error = masked_mean((targets - values) ** 2, critic_weight)
-        spread = masked_mean((targets - masked_mean(targets, critic_weight)) ** 2, critic_weight)
+        shared = (global_state, tr.obs, tr.action, tr.alive, tr.team.controlled)
+        teams = TeamRows(*[rows(leaf.swapaxes(0, 1)) for leaf in shared])
+        error = masked_mean((targets - values) ** 2, critic_weight, self.devices)
+        mean = masked_mean(targets, critic_weight, self.devices)
+        spread = masked_mean((targets - mean) ** 2, critic_weight, self.devices)
         metrics = {
-            "value/mean": masked_mean(values, critic_weight),
+            "value/mean": masked_mean(values, critic_weight, self.devices),
             "value/explained_variance": 1.0 - error / jnp.maximum(spread, 1e-8),
         }
-        end = critic_hidden[-1].reshape(state.critic_memory.shape)
-        return state._replace(reward_stats=stats, critic_memory=end), Batch(agents, teams), metrics
+        state = state._replace(
+            reward_stats=stats,
+            critic_memory=known.critic_end.reshape(state.critic_memory.shape),
+            encoder_memory=known.encoder_end.reshape(state.encoder_memory.shape),
+        )
+        return state, Batch(agents, teams), metrics
+
+    def look_back(self, params: PPOParams, histories: Histories) -> LookBack:
+        """What encoder and critic make of a few agents' histories: leaves [C, T, ...] -> leaves [C, T, ...]."""
+        c = self.config
+        h = jax.tree.map(lambda leaf: leaf.swapaxes(0, 1) if leaf.ndim > 2 else leaf, histories)
+        first = histories.first.T
+        embed, critic = partial(self.policy.embed, params.policy), partial(self.critic.apply, params.critic)
+        embedding, encoder_hidden = unroll(embed, h.x, h.encoder_start, first)
+        values, critic_hidden = unroll(critic, concat(h.x, embedding, h.global_state), h.critic_start, first)
+
+        # V of what follows step t is the next step's value, except at the batch's end and where the clock ended an
+        # episode: there it is one more step of encoder and critic, on the observation before the restart.
+        tail = h.x_next.shape[0]
+        same_episode = jnp.zeros((tail, first.shape[1]), bool)
+        e_next, _ = unroll(embed, h.x_next, encoder_hidden[-tail:], same_episode)
+        x_next = concat(h.x_next, e_next, h.global_state_next)
+        v_next, _ = unroll(critic, x_next, critic_hidden[-tail:], same_episode)
+        next_values = jnp.concatenate([values[1:], v_next[-1:]]) if tail == 1 else v_next
+
+        def stored(needed: bool, hidden: Callable[[], Array], start: Array) -> Array:
+            """States before each step, where anybody reads them: [T, C, H] or nothing."""
+            return before(hidden(), start) if needed else jnp.zeros((first.shape[0], first.shape[1], 0))
+
+        def actor_hidden() -> Array:
+            actor = partial(self.policy.actor.apply, params.policy.actor)
+            return unroll(actor, concat(h.x, embedding), h.actor_start, first)[1]
+
+        cut = c.sequence_length is not None
+        actor_memory = stored(cut or c.actor_memory == "stored", actor_hidden, h.actor_start)
+        critic_memory = stored(cut or c.critic_memory == "stored", lambda: critic_hidden, h.critic_start)
+        encoder_memory = stored(cut, lambda: encoder_hidden, h.encoder_start)
+        return LookBack(
+            embedding=embedding.swapaxes(0, 1),
+            values=values[..., 0].T,
+            next_values=next_values[..., 0].T,
+            actor_memory=actor_memory.swapaxes(0, 1),
+            critic_memory=critic_memory.swapaxes(0, 1),
+            encoder_memory=encoder_memory.swapaxes(0, 1),
+            encoder_end=encoder_hidden[-1],
+            critic_end=critic_hidden[-1],
+        )
 
     def actor_loss(
         self, entropy_weight: Array | float, params: PyTree, a: AgentRows, teams: TeamRows, slot: Array
@@ -476,9 +518,10 @@ class PPO:
         self, params: PyTree, a: AgentRows, teams: TeamRows, slot: Array
     ) -> tuple[Array, tuple[Array, Metrics]]:
         """Regression of the values on the TD(lambda) targets, over all agents or controlled ones only."""
-        del teams, slot
+        del slot
         c = self.config
-        values, _ = unroll(partial(self.critic.apply, params), concat(a.x, a.embedding), a.critic_h0, a.first)
+        x = concat(a.x, a.embedding, teams.global_state)
+        values, _ = unroll(partial(self.critic.apply, params), x, a.critic_h0, a.first)
         # As in the actor: what stands in rows without weight must not reach the gradient, NaN included.
         values = jnp.where(a.critic_weight > 0, values[..., 0], 0.0)
 
@@ -528,9 +571,9 @@ def clipped_adam(max_norm: float) -> optax.GradientTransformation:
     return optax.flatten(optax.chain(optax.clip_by_global_norm(max_norm), optax.scale_by_adam(eps=1e-5)))
 
 
-def concat(x: Array, embedding: Array) -> Array:
-    """What actor and critic read: [..., I] and [..., E] -> [..., I + E]."""
-    return jnp.concatenate([x, embedding], axis=-1)
+def concat(*parts: Array) -> Array:
+    """What actor and critic read: [..., I], [..., E], ... -> [..., I + E + ...]."""
+    return jnp.concatenate([part for part in parts if part.shape[-1]], axis=-1)
 
 
 def anneal(start: float, end: float | None, progress: Array) -> Array | float:

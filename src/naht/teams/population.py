@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,18 @@ class Member:
     """Take the best action instead of sampling. Scripted bots keep their own randomness."""
 
 
+class Seating(NamedTuple):
+    """Who sits where, as one group of a roster needs it: its members' seats one after the other. S seats, K members."""
+
+    order: Array  # [S] int32: seats sorted by member; seats of nobody in the group come last
+    place: Array  # [S] int32: where each seat stands in that order
+    start: Array  # [K + 1] int32: the seats of member k are order[start[k]:start[k + 1]]
+
+
+BLOCK = 32
+"""Seats that act at once."""
+
+
 @dataclass(frozen=True)
 class Roster:
     """The static part of a population: which policy each member uses. Hashable, so compiled code can depend on it."""
@@ -43,7 +55,7 @@ class Roster:
 
     @cached_property
     def groups(self) -> tuple[tuple[Policy, bool, tuple[int, ...]], ...]:
-        """Members of equal architecture, which act together: (policy, greedy, member indices)."""
+        """Members of equal architecture, whose parameters are stacked: (policy, greedy, member indices)."""
         members: dict[tuple[Policy, bool], list[int]] = {}
         for i, kind in enumerate(zip(self.policies, self.greedy, strict=True)):
             members.setdefault(kind, []).append(i)
@@ -53,40 +65,87 @@ class Roster:
         """One memory per group. A seat has one occupant, so members of a group share the space."""
         return tuple(policy.initial_memory(batch) for policy, _, _ in self.groups)
 
-    def act(
-        self, params: tuple[PyTree, ...], memory: tuple[PyTree, ...], member: Array, percept: Percept, key: Array
-    ) -> tuple[Array, tuple[PyTree, ...], Array]:
-        """Every seat acts by its own member. member [...] int32 -> (actions [...], memory, log-probabilities [...]).
+    def seat(self, occupied: Array, member: Array) -> tuple[Seating, ...]:
+        """Per group, who sits where. occupied [...] bool: seats of this roster; member [...] int32: by whom."""
+        seating = []
+        for _, _, indices in self.groups:
+            size = len(indices)
+            local = np.full(len(self), size, np.int32)
+            local[list(indices)] = np.arange(size)
+            who = jnp.where(occupied, jnp.asarray(local)[member], size).reshape(-1)
+            order = jnp.argsort(who, stable=True).astype(jnp.int32)
+            start = (who[:, None] < jnp.arange(size + 1)).sum(0, dtype=jnp.int32)
+            seating.append(Seating(order, jnp.argsort(order).astype(jnp.int32), start))
+        return tuple(seating)
 
-        `params` holds, for each group, the members' parameters stacked on a leading axis. Each group acts in every seat
-        and the seat keeps its occupant's answer: no Python branch depends on who plays.
+    def act(
+        self,
+        params: tuple[PyTree, ...],
+        memory: tuple[PyTree, ...],
+        seating: tuple[Seating, ...],
+        percept: Percept,
+        key: Array,
+    ) -> tuple[Array, tuple[PyTree, ...], Array]:
+        """Everybody acts in their own seats. Returns (actions [...], memory, log-probabilities [...]).
+
+        `params` holds, for each group, the members' parameters stacked on a leading axis. In seats of others, actions
+        and log-probabilities are 0 and memories stay as they are: no time is spent on them.
         """
-        actions, log_probs = jnp.zeros(member.shape, jnp.int32), jnp.zeros(member.shape)
+        batch = percept.slot.shape
+        actions, log_probs = jnp.zeros(batch, jnp.int32), jnp.zeros(batch)
         new_memory = []
-        for (policy, greedy, indices), p, m, k in zip(
-            self.groups, params, memory, jax.random.split(key, max(len(self.groups), 1)), strict=False
-        ):
-            local = np.zeros(len(self), np.int32)
-            local[list(indices)] = np.arange(len(indices))
-            act = partial(policy.act, memory=m, percept=percept, key=k, greedy=greedy)
-            answers = jax.vmap(act, axis_size=len(indices))(p)
-            action, m, log_prob = _select(answers, jnp.asarray(local)[member])
-            seated = jnp.isin(member, jnp.asarray(indices))
-            actions, log_probs = jnp.where(seated, action, actions), jnp.where(seated, log_prob, log_probs)
+        keys = jax.random.split(key, max(len(self.groups), 1))
+        for (policy, greedy, _), p, m, where, k in zip(self.groups, params, memory, seating, keys, strict=False):
+            action, m, log_prob = _act_in_blocks(partial(policy.act, greedy=greedy), p, m, where, percept, k)
+            actions, log_probs = actions + action, log_probs + log_prob
             new_memory.append(m)
         return actions, tuple(new_memory), log_probs
 
 
-def _select(answers: PyTree, index: Array) -> Any:
-    """Leaves [K, *seats, ...] -> [*seats, ...], taking entry index [*seats] of the leading axis."""
+def _act_in_blocks(
+    act: Callable[..., Any], params: PyTree, memory: PyTree, where: Seating, percept: Percept, key: Array
+) -> tuple[Array, PyTree, Array]:
+    """Member after member, block after block of its seats.
 
-    def take(leaf: Array) -> Array:
-        if leaf.shape[0] == 1:
-            return leaf[0]
-        wide = index.reshape((1, *index.shape) + (1,) * (leaf.ndim - 1 - index.ndim))
-        return jnp.take_along_axis(leaf, jnp.broadcast_to(wide, (1, *leaf.shape[1:])), axis=0)[0]
+    Loops run only as often as there are seats: populations may be large, and teams drawn in any way, at no cost.
+    """
+    batch, seats, size = percept.slot.shape, percept.slot.size, where.start.shape[0] - 1
+    block = min(BLOCK, seats)
 
-    return jax.tree.map(take, answers)
+    def line_up(leaf: Array) -> Array:
+        """[..., X] -> [S + block, X] in seating order; the padding lets the last block be a full one."""
+        rows = leaf.reshape(seats, *leaf.shape[len(batch) :])[where.order]
+        return jnp.pad(rows, [(0, block)] + [(0, 0)] * (rows.ndim - 1))
+
+    def back(rows: Array) -> Array:
+        return rows[where.place].reshape(*batch, *rows.shape[1:])
+
+    seen, before = jax.tree.map(line_up, (percept, memory))
+
+    def serve(k: int | Array, answers: PyTree) -> PyTree:
+        own = jax.tree.map(lambda leaf: leaf[k], params)
+        first, last = where.start[k], where.start[k + 1]
+
+        def serve_block(j: Array, answers: PyTree) -> PyTree:
+            at = first + j * block
+            rows = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, block), (before, seen, answers))
+            old_memory, view, old = rows
+            action, new_memory, log_prob = act(own, old_memory, view, jax.random.fold_in(key, at))
+            mine = at + jnp.arange(block) < last
+
+            def write(leaf: Array, new: Array, old: Array) -> Array:
+                new = jnp.where(mine.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+                return jax.lax.dynamic_update_slice_in_dim(leaf, new.astype(leaf.dtype), at, 0)
+
+            return jax.tree.map(write, answers, (action, new_memory, log_prob), old)
+
+        return jax.lax.fori_loop(0, (last - first + block - 1) // block, serve_block, answers)
+
+    nothing = (jnp.zeros(seats + block, jnp.int32), before, jnp.zeros(seats + block))
+    # One member needs no loop, and its parameters no copy.
+    answers = serve(0, nothing) if size == 1 else jax.lax.fori_loop(0, size, serve, nothing)
+    action, memory, log_prob = jax.tree.map(back, answers)
+    return action, memory, log_prob
 
 
 def load_members(names: Sequence[str], spec: EnvSpec) -> list[Member]:

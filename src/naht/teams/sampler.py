@@ -24,6 +24,10 @@ NumControlled = Literal["uniform", "all"] | int | tuple[float, ...]
 """How N is drawn: uniform on 1..M-1, always M, always that number, or with probabilities for N = 0..M."""
 
 
+Slots = Literal["random", "first", "last"]
+"""Which seats the controlled agents take: any, the first ones, the last ones."""
+
+
 class Team(NamedTuple):
     """Who sits where. A mask and an index: team membership is data."""
 
@@ -109,8 +113,8 @@ class TeamSampler:
     """P(N = 0), ..., P(N = M), or a function of the initial state."""
     controlled: Selection
     uncontrolled: Selection
-    random_slots: bool = True
-    """False: the controlled agents take the first slots."""
+    slots: Slots = "random"
+    """Where the controlled agents sit."""
 
     def __post_init__(self) -> None:
         m = self.num_agents
@@ -125,8 +129,8 @@ class TeamSampler:
         m = self.num_agents
         k_n, k_slots, k_controlled, k_uncontrolled = jax.random.split(key, 4)
         n = jax.random.categorical(k_n, _log_probabilities(self.phi, m + 1, initial_state))
-        order = jax.random.permutation(k_slots, m) if self.random_slots else jnp.arange(m)
-        controlled = order < n
+        order = jax.random.permutation(k_slots, m) if self.slots == "random" else jnp.arange(m)
+        controlled = order >= m - n if self.slots == "last" else order < n
         # The k-th controlled (uncontrolled) seat takes the k-th member drawn for its side.
         ours = self.controlled.sample(k_controlled, initial_state, m)[jnp.cumsum(controlled) - 1]
         theirs = self.uncontrolled.sample(k_uncontrolled, initial_state, m)[jnp.cumsum(~controlled) - 1]
@@ -157,6 +161,7 @@ def team_sampler(
     mix: bool = False,
     replace: bool = True,
     probabilities: Probabilities = None,
+    slots: Slots = "random",
 ) -> TeamSampler:
     """The usual procedures in one call; the defaults are the paper's X_train.
 
@@ -168,6 +173,7 @@ def team_sampler(
         num_controlled_probabilities(num_agents, num_controlled),
         Selection(num_controlled_members),
         Selection(num_uncontrolled_members, mix, replace, probabilities),
+        slots,
     )
 
 

@@ -14,7 +14,7 @@ from naht.envs.registry import make_env, task
 from naht.errors import require, unknown
 from naht.learning.learner import AlgorithmConfig
 from naht.learning.ppo import PPOConfig
-from naht.teams.sampler import NumControlled
+from naht.teams.sampler import NumControlled, Slots
 
 Preset = Literal["tuned", "paper", "released"]
 
@@ -32,6 +32,8 @@ class TeamsConfig:
     """Draw every uncontrolled seat on its own instead of one team per episode."""
     replace: bool = True
     """With --teams.mix: may the same teammate sit twice?"""
+    slots: Slots = "random"
+    """Where the controlled agents sit: in random seats, the first or the last ones."""
 
 
 TaskT = TypeVar("TaskT", bound=Environment)
@@ -58,6 +60,9 @@ class RunConfig(Generic[TaskT]):
     """Environment steps between tests with greedy policies."""
     test_episodes: int = 128
     """Episodes of each test."""
+    devices: int | None = None
+    """Cores or accelerators that share every batch; None: as many as there are. Part of the result: another number
+    draws other random numbers."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "test_every", "test_episodes"):
@@ -67,15 +72,22 @@ class RunConfig(Generic[TaskT]):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A named algorithm: what it changes in the common settings."""
+    """A named algorithm: what it changes in a task's settings."""
 
     description: str
     settings: dict[str, Any]
-    """Changes to the learner's settings."""
-    released: dict[str, Any]
-    """Further changes in the 'released' preset: how the paper's authors ran it where that differs from the paper."""
+    """Changes to the learner's settings in every preset: what makes it this algorithm."""
+    paper: dict[str, Any] = field(default_factory=dict)
+    """Further changes in the presets 'paper' and 'released': its published hyper-parameters."""
+    released: dict[str, Any] = field(default_factory=dict)
+    """Further changes in 'released': how the paper's authors ran it where that differs from the paper."""
     num_controlled: NumControlled = "uniform"
+    """N. 'all' is self-play, without teammates."""
 
+
+_NO_MODEL = {"modelling": False}
+_SELF_PLAY = _NO_MODEL | {"uncontrolled_data": False}
+_STORED = {"actor_memory": "stored", "critic_memory": "stored"}
 
 ALGORITHMS: dict[str, Algorithm] = {
     "poam": Algorithm(
@@ -83,18 +95,40 @@ ALGORITHMS: dict[str, Algorithm] = {
         settings={},
         released={"critic_memory": "stored"},
     ),
-    "ippo-naht": Algorithm(
-        "POAM without the teammate model",
-        settings={"modelling": False},
-        released={"actor_memory": "stored", "critic_memory": "stored"},
-    ),
+    "ippo-naht": Algorithm("POAM without the teammate model", settings=_NO_MODEL, released=_STORED),
     "poam-aht": Algorithm(
         "POAM trained as the only controlled agent, N = 1",
         settings={},
         released={"critic_memory": "stored"},
         num_controlled=1,
     ),
+    "ippo": Algorithm(
+        "independent PPO, trained in self-play",
+        settings=_SELF_PLAY,
+        paper={"epochs": 4, "minibatches": 3, "value_loss": "huber"},
+        released=_STORED,
+        num_controlled="all",
+    ),
+    "mappo": Algorithm(
+        "PPO with a critic on the global state, trained in self-play",
+        settings=_SELF_PLAY | {"central_critic": True},
+        paper={"epochs": 10, "minibatches": 1, "clip": 0.05, "clip_value": True, "value_loss": "huber"},
+        released=_STORED,
+        num_controlled="all",
+    ),
 }
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Defaults of the runs on one task."""
+
+    learner: PPOConfig
+    steps: int
+    test_every: int
+    test_episodes: int
+    devices: int | None = None
+
 
 _BIT_GAME = PPOConfig(
     num_envs=16,
@@ -106,18 +140,37 @@ _BIT_GAME = PPOConfig(
     model=ModelConfig(hidden=16, embedding=16),
     chunk=8,
 )
+_BIT_GAME_RUN = Settings(_BIT_GAME, steps=100_000, test_every=5_000, test_episodes=128, devices=1)
+_BIT_GAME_TUNED = replace(_BIT_GAME, gamma=0.9, gae_lambda=0.5, entropy_end=0.0, lr_end=1e-4)
 
-PRESETS: dict[str, dict[str, PPOConfig]] = {
+_MPE = Settings(PPOConfig(), steps=20_000_000, test_every=512_000, test_episodes=512)
+_MPE_TUNED = PPOConfig(
+    num_envs=64,
+    epochs=2,
+    minibatches=8,
+    lr=1e-3,
+    lr_end=2e-4,
+    entropy=0.01,
+    entropy_end=0.001,
+    model_epochs=2,
+    model_minibatches=8,
+    model_lr=1e-3,
+)
+
+PRESETS: dict[str, dict[str, Settings]] = {
     "bit-game": {
-        "paper": _BIT_GAME,
-        "released": _BIT_GAME,
-        "tuned": replace(_BIT_GAME, gamma=0.9, gae_lambda=0.5, entropy_end=0.0, lr_end=1e-4),
+        "paper": _BIT_GAME_RUN,
+        "released": _BIT_GAME_RUN,
+        "tuned": replace(_BIT_GAME_RUN, learner=_BIT_GAME_TUNED),
+    },
+    "mpe-pp": {
+        "paper": _MPE,
+        "released": _MPE,
+        "tuned": Settings(_MPE_TUNED, steps=5_000_000, test_every=128_000, test_episodes=512),
     },
 }
-"""Learner settings by task. `paper`: the published hyper-parameters, trained through time everywhere. `released`: the
-same with the authors' stored-hidden-state training. `tuned`: what works best here."""
-
-STEPS: dict[str, int] = {"bit-game": 100_000}
+"""Settings by task. `paper`: the published hyper-parameters, trained through time everywhere. `released`: the same with
+the authors' stored-hidden-state training. `tuned`: what works best here."""
 
 
 def run_config(
@@ -129,14 +182,21 @@ def run_config(
         raise unknown("algorithm", algorithm_name, ALGORITHMS)
     if preset not in PRESETS[task_name]:
         raise unknown("preset", preset, PRESETS[task_name])
-    algorithm = ALGORITHMS[algorithm_name]
-    changes = algorithm.settings | (algorithm.released if preset == "released" else {})
+    algorithm, defaults = ALGORITHMS[algorithm_name], PRESETS[task_name][preset]
+    changes = dict(algorithm.settings)
+    if preset != "tuned":
+        changes |= algorithm.paper
+    if preset == "released":
+        changes |= algorithm.released
+    teammates = () if algorithm.num_controlled == "all" else task(task_name).teammates
     return RunConfig(
         task=env,
         algorithm_name=algorithm_name,
-        algorithm=replace(PRESETS[task_name][preset], **changes),
-        teams=TeamsConfig(algorithm.num_controlled, task(task_name).teammates),
+        algorithm=replace(defaults.learner, **changes),
+        teams=TeamsConfig(algorithm.num_controlled, teammates),
         seed=seed,
-        steps=STEPS[task_name],
-        test_every=STEPS[task_name] // 20,
+        steps=defaults.steps,
+        test_every=defaults.test_every,
+        test_episodes=defaults.test_episodes,
+        devices=defaults.devices,
     )

@@ -1,13 +1,13 @@
 """Many runs over all cores: each worker process takes the next run until none is left.
 
-One process per core is the fastest way to train several small networks on CPUs, and equal settings share compiled code
-within a worker. Every run stays an ordinary run folder: killed work goes on with the same command.
+Runs that use several devices each are trained by fewer workers, so that no core has more than one thing to do. Equal
+settings share compiled code within a worker. Every run stays an ordinary run folder: killed work goes on with the same
+command.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import queue
 import signal
 from collections.abc import Sequence
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from naht.errors import Interrupted, NahtError
+from naht.runtime import configure, usable_cores
 from naht.training.config import RunConfig
 from naht.training.progress import Event, Report
-from naht.training.run import create, is_finished, is_run, read_config, resume, stop_signals
+from naht.training.run import create, is_finished, is_run, read_config, resume, settled, stop_signals
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def run_all(
 
     Raises `Interrupted` after a stop signal, with all runs saved and all folders ready to go on.
     """
+    jobs = [Job(settled(job.config), job.folder) for job in jobs]
     for job in jobs:
         # A folder with other settings must not be mistaken for this run.
         if is_run(job.folder) and read_config(job.folder) != job.config:
@@ -48,7 +50,8 @@ def run_all(
         if not is_run(job.folder):
             create(job.config, job.folder)
     waiting = [job.folder for job in jobs if not is_finished(job.folder)]
-    workers = min(workers or os.cpu_count() or 1, len(waiting))
+    shared = max((job.config.devices or 1 for job in jobs), default=1)
+    workers = min(workers or max(1, usable_cores() // shared), len(waiting))
     try:
         if workers > 1:
             _share(waiting, workers, report, checkpoint_every)
@@ -62,6 +65,7 @@ def run_all(
 
 def _work(folders: Any, news: Any, checkpoint_every: float) -> None:
     """The life of a worker process."""
+    configure()
     # Between runs, a stop signal simply ends the worker.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

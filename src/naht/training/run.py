@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -23,6 +23,7 @@ import numpy as np
 
 from naht.agents.saved import Agent
 from naht.config import decode, encode, read_json
+from naht.devices import SHARED, SPLIT, check_devices, own_key, place, spread, total
 from naht.envs.base import Array, Environment, PyTree
 from naht.errors import Interrupted, NahtError, require
 from naht.evaluation.play import play_episodes
@@ -56,46 +57,69 @@ class Trainer:
     uncontrolled: Roster
     num_updates: int
     test_episodes: int
+    devices: int = 1
 
     def arena(self, *, test: bool) -> Arena:
-        """Where the run plays. Tests are greedy, training samples; the teams are the same."""
+        """Where one device plays. Tests are greedy, training samples; the teams are the same."""
         ours = Roster(("controlled",), (self.learner.policy,), (test,))
-        size = self.test_episodes if test else self.learner.num_envs
+        size = (self.test_episodes if test else self.learner.num_envs) // self.devices
         return Arena(self.env, self.sampler, ours, self.uncontrolled, size)
+
+    @property
+    def layout(self) -> PyTree:
+        """What of a `TrainState` is the same on every device, and what is cut along the environments."""
+        return TrainState(SHARED, SHARED, self.learner.layout, SPLIT, SHARED)
+
+    def place(self, state: TrainState) -> TrainState:
+        """The state where `step` wants it; after anything outside has touched it."""
+        return place(state, self.devices, self.layout)
 
     def acting_params(self, learner_state: PyTree) -> PyTree:
         """The learner's parameters as those of a population of one."""
         return (jax.tree.map(lambda leaf: leaf[None], self.learner.policy_params(learner_state)),)
 
     @partial(jax.jit, static_argnums=0)
-    def init(self, key: Array) -> TrainState:
+    def _init(self, key: Array) -> TrainState:
         k_learner, k_arena, key = jax.random.split(key, 3)
-        arena = self.arena(test=False).reset(k_arena)
-        return TrainState(
-            jnp.zeros((), jnp.int32), key, self.learner.init(k_learner), arena, jnp.full((), -jnp.inf, jnp.float32)
+        reset = spread(
+            lambda k: self.arena(test=False).reset(own_key(k, self.devices)), self.devices, inputs=SHARED, outputs=SPLIT
         )
+        best = jnp.full((), -jnp.inf, jnp.float32)
+        return TrainState(jnp.zeros((), jnp.int32), key, self.learner.init(k_learner), reset(k_arena), best)
+
+    def init(self, key: Array) -> TrainState:
+        """The state at the start of a run."""
+        return self.place(self._init(key))
 
     @partial(jax.jit, static_argnums=0)
     def step(self, state: TrainState, uncontrolled_params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Collect one batch and learn from it."""
+        inputs, outputs = (self.layout, SHARED), (self.layout, SHARED)
+        return spread(self._step, self.devices, inputs, outputs)(state, uncontrolled_params)
+
+    def _step(self, state: TrainState, uncontrolled_params: PyTree) -> tuple[TrainState, dict[str, Array]]:
+        """What every device does."""
         k_play, k_update, key = jax.random.split(state.key, 3)
+        ours = self.acting_params(state.learner)
+        k_play = own_key(k_play, self.devices)
         arena, tr = self.arena(test=False).play(
-            self.acting_params(state.learner), uncontrolled_params, state.arena, k_play, self.learner.rollout_steps
+            ours, uncontrolled_params, state.arena, k_play, self.learner.rollout_steps
         )
         learner, metrics = self.learner.update(state.learner, tr, k_update, state.update / self.num_updates)
-        ended = tr.done.sum()
-        metrics |= {
-            "train/return": (tr.episode_return * tr.done).sum() / ended,
-            "train/length": (tr.episode_length * tr.done).sum() / ended,
-            "train/episodes": ended,
-            **{f"train/{name}": (values * tr.done).sum() / ended for name, values in tr.metrics.items()},
+        sums = {
+            "return": (tr.episode_return * tr.done).sum(),
+            "length": (tr.episode_length * tr.done).sum(),
+            **{name: (values * tr.done).sum() for name, values in tr.metrics.items()},
         }
+        sums, ended = total((sums, tr.done.sum()), self.devices)
+        metrics |= {"train/episodes": ended, **{f"train/{name}": value / ended for name, value in sums.items()}}
         return state._replace(update=state.update + 1, key=key, learner=learner, arena=arena), metrics
 
     def test(self, state: TrainState, uncontrolled_params: PyTree) -> dict[str, float]:
         """Returns of the greedy policy in teams as in training: over all, and by the number of controlled agents."""
         key = jax.random.fold_in(state.key, 0x7E57)
-        done = play_episodes(self.arena(test=True), self.acting_params(state.learner), uncontrolled_params, key)
+        ours = self.acting_params(state.learner)
+        done = play_episodes(self.arena(test=True), ours, uncontrolled_params, key, self.devices)
         returns, n = np.asarray(done.episode_return, np.float64), np.asarray(done.team.controlled.sum(-1))
         result = {"test/return": float(returns.mean())}
         result |= {f"test/return_n{k}": float(returns[n == k].mean()) for k in np.unique(n)}
@@ -105,15 +129,39 @@ class Trainer:
 def make_trainer(config: RunConfig) -> tuple[Trainer, Population]:
     """The trainer of a run and its uncontrolled population. Impossible settings fail here, before any work."""
     env, teams = config.task, config.teams
-    uncontrolled = Population(load_members(teams.teammates, env.spec))
+    world_of(env)  # a missing file fails here
+    uncontrolled = Population(load_members(teams.teammates, getattr(env, "teammate_spec", env.spec)))
     sampler = team_sampler(
-        env.spec.num_agents, len(uncontrolled), teams.num_controlled, mix=teams.mix, replace=teams.replace
+        env.spec.num_agents,
+        len(uncontrolled),
+        teams.num_controlled,
+        mix=teams.mix,
+        replace=teams.replace,
+        slots=teams.slots,
     )
     check_sampler(sampler, env)
-    learner = make_learner(env.spec, config.algorithm)
+    config = settled(config)
+    assert config.devices is not None
+    check_devices(config.devices, num_envs=config.algorithm.num_envs, test_episodes=config.test_episodes)
+    learner = make_learner(env.spec, config.algorithm, config.devices)
     per_update = learner.num_envs * learner.rollout_steps
     num_updates = max(1, round(config.steps / per_update))
-    return Trainer(env, learner, sampler, uncontrolled.roster, num_updates, config.test_episodes), uncontrolled
+    roster = uncontrolled.roster
+    trainer = Trainer(env, learner, sampler, roster, num_updates, config.test_episodes, config.devices)
+    return trainer, uncontrolled
+
+
+def settled(config: RunConfig) -> RunConfig:
+    """With the number of devices decided: as many as there are and can share the work evenly."""
+    if config.devices is not None:
+        return config
+    common = math.gcd(config.algorithm.num_envs, config.test_episodes)
+    return replace(config, devices=max(d for d in range(1, jax.device_count() + 1) if common % d == 0))
+
+
+def world_of(env: Environment) -> str:
+    """Tells environments apart that have equal settings but read different files; empty for those that read none."""
+    return getattr(env, "fingerprint", "")
 
 
 def run_folder(root: Path | str, config: RunConfig, name: str | None = None) -> Path:
@@ -237,7 +285,7 @@ def _check_disk(folder: Path, state: PyTree) -> None:
 
 def create(config: RunConfig, folder: Path | str) -> Path:
     """Make the folder of a new run, ready for `resume`. Impossible settings and places fail here, before any work."""
-    folder = Path(folder)
+    folder, config = Path(folder), settled(config)
     make_trainer(config)
     require(not is_run(folder), f"{folder} holds a run already; go on with: naht resume {folder}")
     try:
@@ -282,8 +330,9 @@ class _Run:
     def __init__(self, folder: Path, config: RunConfig, report: Report, checkpoint_every: float):
         self.folder, self.config = folder, config
         self.trainer, uncontrolled = make_trainer(config)
-        self.uncontrolled_params = uncontrolled.params
+        self.uncontrolled_params = place(uncontrolled.params, self.trainer.devices, SHARED)
         self.teammates = digest(named_arrays(uncontrolled.params))
+        self.world = world_of(config.task)
         self.checkpoint_every = checkpoint_every
         self.name = "/".join(folder.parts[-2:])
         self._report = report
@@ -306,11 +355,15 @@ class _Run:
         found, damaged = load_newest(self.folder / "checkpoints", state)
         offset, elapsed = 0, 0.0
         if found:
-            state, facts = found
+            state, facts = self.trainer.place(found[0]), found[1]
             offset, elapsed = facts["metrics_bytes"], facts["seconds"]
             require(
                 facts["teammates"] == self.teammates,
                 f"the teammates of {self.folder} are not those it began with: {', '.join(self.config.teams.teammates)}",
+            )
+            require(
+                facts["world"] == self.world,
+                f"the world of {self.folder} is not the one it began with: a file named in its settings has changed",
             )
         update = int(state.update)
         for sentence in damaged:
@@ -347,7 +400,7 @@ class _Run:
                 row |= tested
                 test_return = tested["test/return"]
                 if test_return > float(state.best_return):
-                    state = state._replace(best_return=jnp.asarray(test_return, jnp.float32))
+                    state = self.trainer.place(state._replace(best_return=jnp.asarray(test_return, jnp.float32)))
                     self._agent(state, step, test_return).save(self.folder / "best.safetensors")
             now = time.monotonic()
             # Speed leaves out the first step and the first test, which include compilation.
@@ -375,7 +428,12 @@ class _Run:
                 raise Interrupted(f"stopped and saved; go on with: naht resume {self.folder}", signals[0])
 
     def _save(self, state: TrainState, seconds: float) -> None:
-        facts = {"metrics_bytes": self.log.secure(), "seconds": seconds, "teammates": self.teammates}
+        facts = {
+            "metrics_bytes": self.log.secure(),
+            "seconds": seconds,
+            "teammates": self.teammates,
+            "world": self.world,
+        }
         save_checkpoint(self.folder / "checkpoints", int(state.update) * self.steps_per_update, state, facts)
 
     def _agent(self, state: TrainState, step: int, test_return: float) -> Agent:

@@ -1,0 +1,85 @@
+"""How an update computes gradients quickly: rows that count, in chunks that fit the cache, on all devices.
+
+A row is an agent's part of an episode. Rows differ in whether they train a network at all (an uncontrolled agent's row
+does not train the actor), so every minibatch has its active rows in front and computes only these. Gradients are added
+up over chunks of a few rows: the temporaries of a chunk stay in the processor's cache, and memory does not grow with
+the batch. Every device does this with its own rows; the sums are added up over devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from naht.devices import total
+from naht.envs.base import Array, PyTree
+
+Metrics = dict[str, Array]
+Loss = Callable[..., tuple[Array, tuple[Array, Metrics]]]
+"""(params, *rows) -> (sum of losses, (sum of weights, metrics as sums under the same weights))."""
+
+
+class Rows(Protocol):
+    """A batch of experience that can be read row by row."""
+
+    def take(self, rows: Array) -> tuple[Any, ...]:
+        """The rows of these indices [C], as a loss reads them. Indices beyond the end give rows without weight."""
+        ...
+
+
+class Minibatches(NamedTuple):
+    """Which rows every optimiser step learns from."""
+
+    rows: Array  # [steps, chunks, chunk] int32, the active rows of a step first
+    chunks: Array  # [steps] int32, how many chunks have active rows: the others are never computed
+
+
+def draw_minibatches(key: Array, active: Array, epochs: int, minibatches: int, chunk: int) -> Minibatches:
+    """Every epoch shuffles the active rows (active [R] bool) and deals them out evenly."""
+    num_rows = active.shape[0]
+    per_minibatch = ceil(num_rows / minibatches)
+    chunk = min(chunk, per_minibatch)
+    chunks = ceil(per_minibatch / chunk)
+
+    def shuffle(key: Array) -> Array:
+        order = jnp.argsort(jnp.where(active, jax.random.uniform(key, (num_rows,)), 2.0))
+        # Dealing like cards keeps every minibatch's active rows at its front.
+        order = jnp.pad(order, (0, minibatches * per_minibatch - num_rows), constant_values=num_rows)
+        dealt = order.reshape(per_minibatch, minibatches).T
+        dealt = jnp.pad(dealt, ((0, 0), (0, chunks * chunk - per_minibatch)), constant_values=num_rows)
+        return dealt.reshape(minibatches, chunks, chunk)
+
+    rows = jax.vmap(shuffle)(jax.random.split(key, epochs)).reshape(epochs * minibatches, chunks, chunk)
+    share = (active.sum() - jnp.arange(minibatches) + minibatches - 1) // minibatches
+    return Minibatches(rows, jnp.tile((share + chunk - 1) // chunk, epochs))
+
+
+def chunked_gradient(
+    loss: Loss, params: PyTree, batch: Rows, minibatch: Minibatches, devices: int = 1
+) -> tuple[PyTree, Metrics]:
+    """Gradient of the weighted mean loss over one minibatch of all devices, and its metrics as means."""
+    grad = jax.grad(loss, has_aux=True)
+
+    def add(i: Array, so_far: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, so_far, grad(params, *batch.take(minibatch.rows[i])))
+
+    shapes = jax.eval_shape(lambda: grad(params, *batch.take(minibatch.rows[0])))
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    # As one vector, devices have to wait for each other once instead of once per array.
+    flat, unflatten = ravel_pytree(jax.lax.fori_loop(0, minibatch.chunks, add, zeros))
+    gradient, (weight, metrics) = unflatten(total(flat, devices))
+    weight = jnp.maximum(weight, 1e-8)
+    return jax.tree.map(lambda g: g / weight, gradient), jax.tree.map(lambda s: s / weight, metrics)
+
+
+def map_rows(f: Callable[[PyTree], PyTree], rows: PyTree, chunk: int) -> PyTree:
+    """`f` of a few rows at a time. Leaves [R, ...] of `rows` -> leaves [R, ...] of what f gives for leaves [C, ...]."""
+    num_rows = jax.tree.leaves(rows)[0].shape[0]
+    size = max(n for n in range(1, min(chunk, num_rows) + 1) if num_rows % n == 0)
+    chunks = jax.tree.map(lambda leaf: leaf.reshape(num_rows // size, size, *leaf.shape[1:]), rows)
+    return jax.tree.map(lambda leaf: leaf.reshape(num_rows, *leaf.shape[2:]), jax.lax.map(f, chunks))

@@ -1,0 +1,83 @@
+"""The recipes around predator-prey, at toy sizes: a prey is bred, studies write what they promise."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from naht import check_environment, load_agent
+from naht.agents.networks import NetworkConfig
+from naht.cli import main
+from naht.envs.predator_prey import Flight, PredatorPrey, PredatorPreyState
+from naht.envs.prey import load_prey
+from naht.experiments import prey as recipe
+from naht.experiments import time_to_return as study
+from naht.learning.ppo import PPOConfig
+from naht.training.config import run_config
+
+TINY = PPOConfig(num_envs=4, rollout_steps=10, epochs=1, modelling=False, network=NetworkConfig(hidden=8))
+
+
+def tiny_runs(monkeypatch, module):
+    """Runs of two small updates."""
+
+    def tiny_config(*args, **options):
+        config = run_config(*args, **options)
+        modelling = config.algorithm.modelling
+        return replace(config, algorithm=replace(TINY, modelling=modelling), test_episodes=4, devices=1)
+
+    monkeypatch.setattr(module, "run_config", tiny_config)
+
+
+def test_flight_conforms_and_pays_the_prey():
+    env = Flight()
+    check_environment(env, episodes=2)
+    # Two predators on the prey, the third far away; then the prey outside the square, alone.
+    position = np.array([[0.1, 0.0], [-0.1, 0.0], [0.9, 0.9], [0.0, 0.0], [0.9, -0.9], [-0.9, 0.9]]).T
+    state = PredatorPreyState(jnp.asarray(position, jnp.float32), jnp.zeros((2, 4)), jnp.asarray(0), jnp.zeros(()))
+    _, ts = env.step(None, state, jnp.zeros(4, jnp.int32))
+    assert float(ts.reward) == -2.0
+    position[:, 3] = [1.1, 0.0]
+    position[:, :2] = -0.5
+    _, ts = env.step(None, state._replace(position=jnp.asarray(position, jnp.float32)), jnp.zeros(4, jnp.int32))
+    assert float(ts.reward) == pytest.approx(-0.2, abs=1e-5)  # as far as it is beyond the wall at 0.9
+    np.testing.assert_array_equal(ts.obs[3, -2:], 0.0)
+
+
+def test_a_prey_is_bred_over_generations_and_a_killed_recipe_goes_on(monkeypatch, tmp_path, capsys):
+    tiny_runs(monkeypatch, recipe)
+    small = replace(recipe.FLEEING, num_envs=4, rollout_steps=10, network=replace(recipe.FLEEING.network, hidden=8))
+    monkeypatch.setattr(recipe, "FLEEING", small)
+    flags = ["--prey-steps", "80", "--predator-steps", "80", "--out", str(tmp_path)]
+    assert main(["train-prey", "--generations", "0", *flags]) == 0
+    before = (tmp_path / "prey0.safetensors").read_bytes()
+    assert main(["train-prey", "--generations", "1", *flags]) == 0
+    assert (tmp_path / "prey0.safetensors").read_bytes() == before
+    assert "--task.prey" in capsys.readouterr().out
+    prey = load_prey(str(tmp_path / "prey1.safetensors"), 14)
+    assert prey.card["generation"] == 1
+    # The exported network is the trained agent's.
+    agent = load_agent(tmp_path / "mpe-prey/prey/generation1/last.safetensors")
+    env = PredatorPrey(prey=str(tmp_path / "prey1.safetensors"))
+    obs = np.random.default_rng(0).normal(size=(64, 14)).astype(np.float32)
+    expected, _ = agent.act(np.pad(obs, ((0, 0), (0, 2))), slot=3)
+    np.testing.assert_array_equal(env.mover.act(obs), expected)
+    config = agent.card["config"]["teams"]
+    assert config["slots"] == "last"
+    assert config["teammates"][-1].endswith("mpe-pp/ippo/generation1/last.safetensors")
+
+
+def test_time_to_return(monkeypatch, tmp_path, capsys):
+    tiny_runs(monkeypatch, study)
+    flags = ["--seeds", "2", "--steps", "80", "--teammate-steps", "40", "--target", "-1e9", "--out", str(tmp_path)]
+    assert main(["reproduce", "time-to-return", "--presets", "tuned", *flags]) == 0
+    assert "poam, tuned" in capsys.readouterr().out
+    rows = (tmp_path / "time_to_return.csv").read_text().splitlines()
+    assert len(rows) == 3
+    assert rows[1].startswith('"poam, tuned",0,')
+    for name in ("over_time.png", "over_steps.png"):
+        assert (tmp_path / name).stat().st_size > 10_000
+    agent = load_agent(tmp_path / "tuned/mpe-pp/poam/seed0")
+    names = agent.card["config"]["teams"]["teammates"]
+    assert [n.split("/")[-3] for n in names] == ["ippo", "ippo", "ippo", "mappo", "mappo"]
