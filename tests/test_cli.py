@@ -8,8 +8,10 @@ import pytest
 from naht.cli import COMMANDS, main
 from naht.storage import read_arrays
 
+# The sizes of the runs in test_training.py: equal programs are compiled once for all tests.
 QUICK = [
-    "--steps", "300", "--test-every", "100", "--test-episodes", "16", "--algorithm.num-envs", "4",
+    "--steps", "300", "--test-every", "100", "--test-episodes", "16", "--devices", "2", "--algorithm.num-envs", "4",
+    "--algorithm.rollout-steps", "5", "--algorithm.epochs", "1",
     "--algorithm.network.hidden", "8", "--algorithm.model.hidden", "8", "--algorithm.model.embedding", "4",
 ]  # fmt: skip
 

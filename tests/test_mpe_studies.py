@@ -70,14 +70,27 @@ def test_a_prey_is_bred_over_generations_and_a_killed_recipe_goes_on(monkeypatch
 
 def test_time_to_return(monkeypatch, tmp_path, capsys):
     tiny_runs(monkeypatch, study)
-    flags = ["--seeds", "2", "--steps", "80", "--teammate-steps", "40", "--target", "-1e9", "--out", str(tmp_path)]
-    assert main(["reproduce", "time-to-return", "--presets", "tuned", *flags]) == 0
-    assert "poam, tuned" in capsys.readouterr().out
+    flags = [
+        "--algorithms",
+        "ippo-naht",
+        "--seeds",
+        "1",
+        "--steps",
+        "80",
+        "--teammate-steps",
+        "80",
+        "--out",
+        str(tmp_path),
+    ]
+    monkeypatch.setattr(study, "TEAMMATES", (("ippo", 3),))
+    assert main(["reproduce", "time-to-return", "--presets", "tuned", "--target", "-1e9", *flags]) == 0
+    assert "ippo-naht" in capsys.readouterr().out
     rows = (tmp_path / "time_to_return.csv").read_text().splitlines()
-    assert len(rows) == 3
-    assert rows[1].startswith('"poam, tuned",0,')
+    assert len(rows) == 2
+    assert rows[1].startswith('"ippo-naht, tuned",0,')
     for name in ("over_time.png", "over_steps.png"):
         assert (tmp_path / name).stat().st_size > 10_000
-    agent = load_agent(tmp_path / "tuned/mpe-pp/poam/seed0")
-    names = agent.card["config"]["teams"]["teammates"]
-    assert [n.split("/")[-3] for n in names] == ["ippo", "ippo", "ippo", "mappo", "mappo"]
+    agent = load_agent(tmp_path / "tuned/mpe-pp/ippo-naht/seed0")
+    assert agent.card["config"]["teams"]["teammates"] == [
+        str(tmp_path / "teammates/mpe-pp/ippo/seed3/last.safetensors")
+    ]

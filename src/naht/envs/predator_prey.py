@@ -185,7 +185,8 @@ class PredatorPrey:
     def move(self, position: Array, velocity: Array, actions: Array) -> tuple[Array, Array]:
         """The physics of one step. position [2, E], velocity [2, M + 1], actions [M + 1] with the prey's last."""
         g = self.geometry
-        push = (DIRECTIONS @ jax.nn.one_hot(actions, NUM_ACTIONS, axis=0)) * g.acceleration
+        right, left, up, down = (jnp.where(actions == a, g.acceleration, 0.0) for a in range(1, NUM_ACTIONS))
+        push = jnp.stack([right - left, up - down])
         apart = position @ g.difference
         distance = jnp.maximum(jnp.sqrt(apart[0] ** 2 + apart[1] ** 2), 1e-9)
         penetration = CONTACT_MARGIN * jax.nn.softplus((g.reach - distance) / CONTACT_MARGIN)

@@ -39,7 +39,13 @@ class Prey:
 
     def act(self, obs: Array) -> Array:
         """obs [..., O] -> actions [...] int32."""
-        return self.logits(obs).argmax(-1).astype(jnp.int32)
+        logits = self.logits(obs)
+        best = logits.max(-1, keepdims=True)
+        # The first of the best, counted by comparison: an argmax over so few entries is far slower on CPUs.
+        action = jnp.zeros(logits.shape[:-1], jnp.int32)
+        for a in reversed(range(logits.shape[-1])):
+            action = jnp.where(logits[..., a] == best[..., 0], a, action)
+        return action
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

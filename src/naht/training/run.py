@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -55,7 +55,8 @@ class Trainer:
     learner: Learner
     sampler: Sampler
     uncontrolled: Roster
-    num_updates: int
+    num_updates: int = field(compare=False)
+    """Not part of what is compiled: runs of another length share the code."""
     test_episodes: int
     devices: int = 1
 
@@ -91,21 +92,27 @@ class Trainer:
         """The state at the start of a run."""
         return self.place(self._init(key))
 
-    @partial(jax.jit, static_argnums=0)
     def step(self, state: TrainState, uncontrolled_params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Collect one batch and learn from it."""
-        inputs, outputs = (self.layout, SHARED), (self.layout, SHARED)
-        return spread(self._step, self.devices, inputs, outputs)(state, uncontrolled_params)
+        return self._step(state, uncontrolled_params, np.float32(self.num_updates))
 
-    def _step(self, state: TrainState, uncontrolled_params: PyTree) -> tuple[TrainState, dict[str, Array]]:
-        """What every device does."""
+    @partial(jax.jit, static_argnums=0)
+    def _step(
+        self, state: TrainState, uncontrolled_params: PyTree, num_updates: Array
+    ) -> tuple[TrainState, dict[str, Array]]:
+        inputs, outputs = (self.layout, SHARED, SHARED), (self.layout, SHARED)
+        return spread(self._step_on_device, self.devices, inputs, outputs)(state, uncontrolled_params, num_updates)
+
+    def _step_on_device(
+        self, state: TrainState, uncontrolled_params: PyTree, num_updates: Array
+    ) -> tuple[TrainState, dict[str, Array]]:
         k_play, k_update, key = jax.random.split(state.key, 3)
         ours = self.acting_params(state.learner)
         k_play = own_key(k_play, self.devices)
         arena, tr = self.arena(test=False).play(
             ours, uncontrolled_params, state.arena, k_play, self.learner.rollout_steps
         )
-        learner, metrics = self.learner.update(state.learner, tr, k_update, state.update / self.num_updates)
+        learner, metrics = self.learner.update(state.learner, tr, k_update, state.update / num_updates)
         sums = {
             "return": (tr.episode_return * tr.done).sum(),
             "length": (tr.episode_length * tr.done).sum(),
