@@ -51,7 +51,7 @@ class PreyRecipe:
     A stopped or killed recipe goes on with the same command; finished generations are kept.
     """
 
-    generations: int = 3
+    generations: int = 1
     """Generations of learned predators."""
     prey_steps: int = 2_000_000
     """Environment steps of each prey."""
@@ -94,6 +94,8 @@ def _finish(config: RunConfig, recipe: PreyRecipe, name: str) -> Path:
 
 def _predators(recipe: PreyRecipe, generation: int, prey: Path) -> Path:
     config = run_config("mpe-pp", "ippo", seed=recipe.seed + generation)
+    # Pinned, so that better settings found later do not change who the prey grew up with.
+    config = replace(config, algorithm=replace(config.algorithm, lr=1e-3, bootstrap_time_limit=False))
     world = PredatorPrey(recipe.num_predators, recipe.num_obstacles, prey=str(prey))
     return _finish(replace(config, task=world, steps=recipe.predator_steps), recipe, f"generation{generation}")
 
