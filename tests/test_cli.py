@@ -25,7 +25,7 @@ def call(capsys, *args):
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["trian"], "unknown command 'trian': did you mean train"),
+        (["trian"], "unknown command 'trian': did you mean train or train-prey?"),
         (["train"], "TASK ALGORITHM missing: usage: naht train TASK ALGORITHM"),
         (["train", "bit-game"], "ALGORITHM missing"),
         (["train", "bit-gam", "poam"], "unknown task 'bit-gam': did you mean bit-game?"),
@@ -133,16 +133,16 @@ def test_seeds_in_one_command(capsys, tmp_path):
 
 def test_reproduce_prints_the_papers_numbers_beside_ours(capsys, tmp_path):
     args = ["--seeds", "2", "--steps", "800", "--episodes", "16", "--workers", "1", "--out", str(tmp_path)]
-    args += ["--algorithms", "poam-aht"]
+    args += ["--algorithms", "poam", "poam-aht"]
     code, out, err = call(capsys, "reproduce", "bit-game", *args)
     assert code == 0, err
-    for text in ("poam-aht", "33.441 ± 0.511", "22.500 ± 8.250"):
+    for text in ("poam", "poam-aht", "48.858 ± 1.092", "22.500 ± 8.250"):
         assert text in out
     folder = tmp_path / "tuned"
     names = {p.name for p in folder.iterdir()}
     assert {"results.json", "results.csv", "episodes.csv", "learning_curves.png"} <= names
-    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 2 * 2
-    assert len((folder / "episodes.csv").read_text().splitlines()) == 1 + 2 * 2 * 16
+    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
+    assert len((folder / "episodes.csv").read_text().splitlines()) == 1 + 2 * 2 * 2 * 16
     code, again, _ = call(capsys, "reproduce", "bit-game", *args)  # finished runs are kept
     assert [line for line in again.splitlines() if "poam" in line] == [
         line for line in out.splitlines() if "poam" in line
