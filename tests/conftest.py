@@ -2,8 +2,19 @@
 
 import os
 
+import pytest
+
 os.environ.setdefault("NAHT_DEVICES", "2")  # on a machine with one core, too
 
 from naht.runtime import configure
 
 configure()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_compiled_code():
+    """Loaded programs take thousands of memory mappings each, and the kernel grants a process 65,530."""
+    yield
+    import jax
+
+    jax.clear_caches()

@@ -1,4 +1,4 @@
-"""Small worlds with known answers."""
+"""Small worlds with known answers, and the parts of training, compiled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from naht import setting
+from naht import Arena, setting
 from naht.envs.base import Array, EnvSpec, TimeStep, opening
+from naht.learning.ppo import PPO
+
+# Equal arenas and learners share compiled code this way; a bound method would be compiled in every test.
+reset = jax.jit(Arena.reset, static_argnums=0)
+play = jax.jit(Arena.play, static_argnums=(0, 5))
+prepare = jax.jit(PPO.prepare, static_argnums=0)
+update = jax.jit(PPO.update, static_argnums=0)
 
 
 class RoughState(NamedTuple):

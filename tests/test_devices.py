@@ -18,7 +18,7 @@ from naht.learning.ppo import PPO, PPOConfig
 from naht.rollout import Trajectory
 from naht.teams.population import Roster
 from naht.training.run import make_trainer, settled
-from probes import Rough
+from probes import Rough, play, reset, update
 
 CONFIG = PPOConfig(
     num_envs=8,
@@ -42,15 +42,13 @@ def test_two_devices_learn_what_one_does():
     arena = Arena(env, team_sampler(3, 1), ours, theirs.roster, 8)
     state = one.init(jax.random.key(0))
     params = (jax.tree.map(lambda leaf: leaf[None], one.policy_params(state)),)
-    _, tr = jax.jit(arena.play, static_argnums=4)(
-        params, theirs.params, arena.reset(jax.random.key(1)), jax.random.key(2), 12
-    )
+    _, tr = play(arena, params, theirs.params, reset(arena, jax.random.key(1)), jax.random.key(2), 12)
     by_time: Trajectory = jax.tree.map(lambda _: jax.sharding.PartitionSpec(None, *SPLIT), tr)
     layout = by_time._replace(start_memory=jax.tree.map(lambda _: SPLIT, tr.start_memory))
-    update = spread(two.update, 2, (two.layout, layout, SHARED, SHARED), (two.layout, SHARED))
+    shared_update = spread(two.update, 2, (two.layout, layout, SHARED, SHARED), (two.layout, SHARED))
     key, progress = jax.random.key(3), jnp.zeros(())
-    expected, log = jax.jit(one.update)(state, tr, key, progress)
-    got, shared_log = jax.jit(update)(place(state, 2, two.layout), tr, key, progress)
+    expected, log = update(one, state, tr, key, progress)
+    got, shared_log = jax.jit(shared_update)(place(state, 2, two.layout), tr, key, progress)
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5)
     for name in log:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naht.agents.networks import gru
+from naht.agents.networks import NetworkConfig, RecurrentNetwork, gru, init_params
 from naht.learning.normalisation import RunningStats, masked_mean, masked_standardise
 from naht.learning.returns import td_lambda
 
@@ -117,3 +117,25 @@ def test_masked_statistics_ignore_what_has_no_weight():
     assert float(masked_mean(x, weight)) == 2.0
     np.testing.assert_allclose(masked_standardise(x, weight)[jnp.array([0, 2])], [-1, 1], atol=1e-5)
     assert float(masked_mean(x, jnp.zeros(4))) == 0.0
+
+
+def test_weights_are_orthogonal_and_decided_by_the_key():
+    network, first = RecurrentNetwork(NetworkConfig(hidden=8), 3, output_scale=0.5), jnp.zeros((1, 1), bool)
+
+    def draw(seed):
+        return init_params(network, jax.random.key(seed), jnp.zeros((1, 1, 5)), jnp.zeros((1, 8)), first)["params"]
+
+    params, again, other = draw(0), draw(0), draw(1)
+    wide, square, gates = params["Dense_0"]["kernel"], params["Dense_1"]["kernel"], params["GRU_0"]["kernel"]
+    np.testing.assert_allclose(wide @ wide.T, 2 * np.eye(5), atol=1e-5)
+    np.testing.assert_allclose(square.T @ square, 2 * np.eye(8), atol=1e-5)
+    for gate in np.split(np.asarray(gates), 3, axis=1):
+        np.testing.assert_allclose(gate.T @ gate, np.eye(8), atol=1e-5)
+    out = params["Dense_2"]["kernel"]
+    np.testing.assert_allclose(out.T @ out, 0.25 * np.eye(3), atol=1e-5)
+    assert all(not leaf.any() for path, leaf in jax.tree.leaves_with_path(params) if "bias" in str(path))
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, again))
+    assert not np.array_equal(square, other["Dense_1"]["kernel"])
+    assert not np.array_equal(square, gates[:, :8])
+    signs = np.array([np.sign(draw(seed)["Dense_1"]["kernel"][0, 0]) for seed in range(40)])
+    assert 8 <= (signs > 0).sum() <= 32  # QR alone would favour one sign

@@ -16,9 +16,9 @@ from naht.agents.teammate_model import ModelConfig, others, teammates_of
 from naht.envs.base import EnvSpec
 from naht.learning.learner import make_learner
 from naht.learning.minibatches import chunked_gradient, draw_minibatches, map_rows
-from naht.learning.ppo import PPO, AgentRows, PPOConfig, TeamRows, concat, unroll
+from naht.learning.ppo import PPO, AgentRows, PPOConfig, TeamRows, as_vector, concat, unroll
 from naht.teams.population import Roster
-from probes import Recall, Rough
+from probes import Recall, Rough, play, prepare, reset, update
 
 CONFIG = PPOConfig(
     num_envs=8, rollout_steps=20, epochs=2, minibatches=2, network=NetworkConfig(hidden=8), model=ModelConfig(8, 4)
@@ -34,12 +34,11 @@ def collect(config=CONFIG, env=None, batches=2, controlled="uniform"):
     arena = Arena(env, team_sampler(env.spec.num_agents, 1, controlled), ours, theirs.roster, config.num_envs)
     state = learner.init(jax.random.key(1))
     params = (jax.tree.map(lambda x: x[None], learner.policy_params(state)),)
-    running = arena.reset(jax.random.key(2))
-    play = jax.jit(arena.play, static_argnums=4)
+    running = reset(arena, jax.random.key(2))
     for i in range(batches):
-        running, trajectory = play(params, theirs.params, running, jax.random.key(3 + i), learner.rollout_steps)
+        running, trajectory = play(arena, params, theirs.params, running, jax.random.key(3 + i), learner.rollout_steps)
         if i < batches - 1:  # keep the critic's memory in step with the episodes
-            state = jax.jit(learner.prepare)(state, trajectory)[0]
+            state = prepare(learner, state, trajectory)[0]
     return learner, state, trajectory
 
 
@@ -62,7 +61,7 @@ def test_ratio_is_1_before_the_first_update(modelling, cut, memory):
     learner, state, tr = collect(config)
     assert tr.first[1:].any()
     assert not tr.first[0].all()
-    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    _, batch, _ = prepare(learner, state, tr)
     a, _, _ = rows_of(batch)
     actor = partial(learner.policy.actor.apply, state.params.policy.actor)
     logits, _ = unroll(actor, concat(a.x, a.embedding), a.actor_h0, a.first)
@@ -74,7 +73,7 @@ def test_ratio_is_1_before_the_first_update(modelling, cut, memory):
 def test_values_are_the_same_through_time_and_from_stored_states():
     """The critic's stored states reproduce its own unrolled values: nothing is misaligned around restarts."""
     learner, state, tr = collect(replace(CONFIG, critic_memory="stored", sequence_length=4))
-    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    _, batch, _ = prepare(learner, state, tr)
     a, _, _ = rows_of(batch)
     values, _ = unroll(
         partial(learner.critic.apply, state.params.critic), concat(a.x, a.embedding), a.critic_h0, a.first
@@ -88,6 +87,7 @@ def poison(leaf, where):
     return jnp.where(mask, jnp.nan if jnp.issubdtype(leaf.dtype, jnp.floating) else 0, leaf)
 
 
+@partial(jax.jit, static_argnums=0)
 def gradients(learner, state, batch):
     deal = draw_minibatches(jax.random.key(0), jnp.ones(batch.agents.first.shape[0], bool), 1, 1, 5)
     one = jax.tree.map(lambda x: x[0], deal)
@@ -110,7 +110,7 @@ def poisoned(batch, where, *names):
 
 def test_actor_ignores_uncontrolled_and_dead_agents(collected):
     learner, state, tr = collected
-    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    _, batch, _ = prepare(learner, state, tr)
     clean = gradients(learner, state, batch)
     foreign = batch.agents.actor_weight == 0
     assert foreign.any()
@@ -123,7 +123,7 @@ def test_actor_ignores_uncontrolled_and_dead_agents(collected):
 @pytest.mark.parametrize("ucd", [True, False])
 def test_uncontrolled_data_train_the_critic_only_if_asked(ucd):
     learner, state, tr = collect(replace(CONFIG, uncontrolled_data=ucd))
-    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    _, batch, _ = prepare(learner, state, tr)
     clean = gradients(learner, state, batch)["critic"]
     uncontrolled = (batch.agents.actor_weight == 0) & (batch.agents.critic_weight > 0)
     assert uncontrolled.any() == ucd
@@ -141,8 +141,7 @@ def test_poisoned_strangers_change_nothing_in_a_controlled_only_update():
     """
     config = replace(CONFIG, uncontrolled_data=False, modelling=False)
     learner, state, tr = collect(config)
-    update = jax.jit(learner.update)
-    clean, _ = update(state, tr, jax.random.key(0), 0.0)
+    clean, _ = update(learner, state, tr, jax.random.key(0), 0.0)
     strangers = ~tr.team.controlled
     wild = jax.random.normal(jax.random.key(9), tr.obs.shape) * 1e3
     dirty_tr = tr._replace(
@@ -151,14 +150,14 @@ def test_poisoned_strangers_change_nothing_in_a_controlled_only_update():
         log_prob=jnp.where(strangers, jnp.nan, tr.log_prob),
         action=jnp.where(strangers, 1, tr.action),
     )
-    dirty, _ = update(state, dirty_tr, jax.random.key(0), 0.0)
+    dirty, _ = update(learner, state, dirty_tr, jax.random.key(0), 0.0)
     assert equal(clean.params.policy.actor, dirty.params.policy.actor)
     assert equal(clean.params.critic, dirty.params.critic)
 
 
 def test_the_model_learns_from_controlled_agents_about_everybody_alive(collected):
     learner, state, tr = collected
-    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    _, batch, _ = prepare(learner, state, tr)
     clean = gradients(learner, state, batch)["model"]
     dead = ~batch.teams.alive
     hidden = batch._replace(teams=batch.teams._replace(obs=poison(batch.teams.obs, dead)))
@@ -172,7 +171,7 @@ def test_ppo_does_not_train_the_encoder(collected):
     """With the model's own learning rate at (almost) nothing, an update leaves encoder and decoders alone."""
     learner, state, tr = collected
     learner = PPO(learner.spec, replace(learner.config, model_lr=1e-30))
-    new, _ = jax.jit(learner.update)(state, tr, jax.random.key(0), 0.0)
+    new, _ = update(learner, state, tr, jax.random.key(0), 0.0)
     assert equal(state.params.policy.encoder, new.params.policy.encoder)
     assert not equal(state.params.policy.actor, new.params.policy.actor)
     assert not equal(state.params.critic, new.params.critic)
@@ -181,13 +180,13 @@ def test_ppo_does_not_train_the_encoder(collected):
 @pytest.mark.parametrize("chunk", [1, 3, 7, 24])
 def test_chunks_change_nothing_but_speed(collected, chunk):
     learner, state, tr = collected
-    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    _, batch, _ = prepare(learner, state, tr)
     active = (batch.agents.actor_weight > 0).any(-1)
     loss = partial(learner.actor_loss, 0.01)
     deal = jax.tree.map(lambda x: x[0], draw_minibatches(jax.random.key(0), active, 1, 1, chunk))
     got, metrics = chunked_gradient(loss, state.params.policy.actor, batch, deal)
     grad, (weight, sums) = jax.grad(loss, has_aux=True)(state.params.policy.actor, *rows_of(batch))
-    assert equal(got, jax.tree.map(lambda g: g / weight, grad))
+    assert equal(got, as_vector(grad) / weight)
     np.testing.assert_allclose(metrics["entropy"], sums["entropy"] / weight, rtol=1e-4)
 
 
@@ -265,7 +264,7 @@ def test_critic_loss_by_hand(monkeypatch, settings, value, old, expected):
 def test_model_loss_by_hand(collected):
     """Against NumPy, from the decoders' own outputs."""
     learner, state, tr = collected
-    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    _, batch, _ = prepare(learner, state, tr)
     agents, teams, slot = rows_of(batch)
     p = state.params
     loss, (weight, m) = learner.model_loss((p.policy.encoder, p.decoders), agents, teams, slot)
@@ -297,7 +296,7 @@ def test_only_a_central_critic_reads_the_global_state():
     for central in (True, False):
         learner, state, tr = collect(replace(CONFIG, central_critic=central))
         other = tr._replace(global_state=tr.global_state + 1.0)
-        a, b = (jax.jit(learner.prepare)(state, t)[1] for t in (tr, other))
+        a, b = (prepare(learner, state, t)[1] for t in (tr, other))
         assert np.allclose(a.agents.value, b.agents.value) != central
         gradient = [gradients(learner, state, batch)["critic"] for batch in (a, b)]
         assert equal(*gradient) != central
@@ -316,9 +315,9 @@ def test_the_history_of_uncontrolled_agents_is_followed_over_batches():
     assert (np.abs(state.encoder_memory)[np.asarray(going_on)] > 0).any(-1).all()
     stale = np.asarray(jax.tree.leaves(tr.start_memory[0].encoder)[0])[np.asarray(going_on)]
     assert (stale == 0).all()
-    a = rows_of(jax.jit(learner.prepare)(state, tr)[1])[0]
+    a = rows_of(prepare(learner, state, tr)[1])[0]
     forgotten = state._replace(encoder_memory=jnp.zeros_like(state.encoder_memory))
-    b = rows_of(jax.jit(learner.prepare)(forgotten, tr)[1])[0]
+    b = rows_of(prepare(learner, forgotten, tr)[1])[0]
     rows = np.asarray(going_on).reshape(-1)
     assert (np.abs(a.embedding[0] - b.embedding[0])[rows] > 0).any(-1).all()
     np.testing.assert_array_equal(a.embedding[0][~rows], b.embedding[0][~rows])
@@ -326,7 +325,7 @@ def test_the_history_of_uncontrolled_agents_is_followed_over_batches():
 
 def test_a_reflex_agent_reads_its_observation_only():
     learner, state, tr = collect(replace(CONFIG, modelling=False, network=NetworkConfig(hidden=8, history=False)))
-    a = rows_of(jax.jit(learner.prepare)(state, tr)[1])[0]
+    a = rows_of(prepare(learner, state, tr)[1])[0]
     assert a.x.shape[-1] == learner.spec.obs_size
     assert [p.shape[0] for p in jax.tree.leaves(state.params.policy.actor) if p.ndim == 2] == [
         learner.spec.obs_size,
@@ -357,7 +356,7 @@ def test_time_limits(bootstrap):
     """At a time-out the target bootstraps from the last observation if asked, else it stops, as at a real end."""
     config = replace(CONFIG, bootstrap_time_limit=bootstrap, standardise_rewards="no")
     learner, state, tr = collect(config)
-    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    _, batch, _ = prepare(learner, state, tr)
     a, _, _ = rows_of(batch)
     target = np.asarray(a.target).reshape(20, 8, 3)
     reward = np.asarray(tr.reward)[..., None]
@@ -372,20 +371,20 @@ def test_bootstrap_value_is_the_critics_next_step():
     learner, state, tr = collect(replace(CONFIG, standardise_rewards="no", gae_lambda=0.0, gamma=1.0))
     short = jax.tree.map(lambda x: x[:-1], tr._replace(start_memory=()))._replace(start_memory=tr.start_memory)
     less = PPO(learner.spec, replace(learner.config, rollout_steps=19))
-    a = rows_of(jax.jit(learner.prepare)(state, tr)[1])[0]
-    b = rows_of(jax.jit(less.prepare)(state, short)[1])[0]
+    a = rows_of(prepare(learner, state, tr)[1])[0]
+    b = rows_of(prepare(less, state, short)[1])[0]
     np.testing.assert_allclose(a.target[:19], b.target, atol=1e-4)
 
 
 def test_rewards_are_standardised_with_the_running_mean(collected):
     learner, state, tr = collected
-    new, _, _ = jax.jit(learner.prepare)(state, tr)
+    new, _, _ = prepare(learner, state, tr)
     assert float(new.reward_stats.seen) == 2 * tr.reward.size  # the batch before counted, too
 
 
 def test_advantages_are_standardised_over_controlled_agents(collected):
     learner, state, tr = collected
-    _, batch, _ = jax.jit(learner.prepare)(state, tr)
+    _, batch, _ = prepare(learner, state, tr)
     mine = np.asarray(batch.agents.advantage)[np.asarray(batch.agents.actor_weight) > 0]
     assert mine.mean() == pytest.approx(0, abs=1e-4)
     assert mine.std() == pytest.approx(1, abs=1e-3)
@@ -411,7 +410,7 @@ def test_a_recurrent_team_learns_to_remember(memory):
         state, _ = learner.update(state, tr, k_update, jnp.zeros(()))
         return (state, running), tr.reward.sum(0).mean()
 
-    carry = learner.init(jax.random.key(0)), arena.reset(jax.random.key(1))
+    carry = learner.init(jax.random.key(0)), reset(arena, jax.random.key(1))
     _, returns = jax.lax.scan(step, carry, jax.random.split(jax.random.key(2), 120))
     assert returns[:5].mean() == pytest.approx(0.5, abs=0.1)
     if memory == "bptt":

@@ -68,8 +68,8 @@ def env(tmp_path_factory):
 
 
 def play(env, seed):
-    """Eight episodes of two agents and one of two strangers."""
-    return record(env, chasers("a", "b"), chasers("c", "d"), num_controlled=2, episodes=8, seed=seed, mix=True)
+    """Thirty-two episodes of two agents and one of two strangers."""
+    return record(env, chasers("a", "b"), chasers("c", "d"), num_controlled=2, episodes=32, seed=seed, mix=True)
 
 
 @pytest.fixture(scope="module")

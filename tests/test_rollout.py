@@ -13,7 +13,7 @@ from naht.agents.policy import NO_ACTION, Percept
 from naht.agents.recurrent import RecurrentPolicy
 from naht.agents.scripted import Bernoulli, Static, Turns
 from naht.agents.teammate_model import ModelConfig
-from probes import Rough
+from probes import Rough, play, reset
 
 SMALL = NetworkConfig(hidden=8)
 
@@ -42,8 +42,8 @@ def arena_for(env, members, num_envs=16, sampler=None, policy=None, greedy=False
 
 
 def run(arena, ours, theirs, steps, seed=0):
-    state = arena.reset(jax.random.key(seed))
-    return jax.jit(arena.play, static_argnums=4)(ours, theirs, state, jax.random.key(seed + 1), steps)
+    state = reset(arena, jax.random.key(seed))
+    return play(arena, ours, theirs, state, jax.random.key(seed + 1), steps)
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +114,9 @@ def test_next_obs_is_what_follows_before_any_restart(rough):
 
 def test_two_rollouts_in_a_row_go_on_with_the_episodes(rough):
     arena, ours, theirs, _ = rough
-    play = jax.jit(arena.play, static_argnums=4)
-    state = arena.reset(jax.random.key(0))
-    state, a = play(ours, theirs, state, jax.random.key(1), 5)
-    _, b = play(ours, theirs, state, jax.random.key(2), 5)
+    state = reset(arena, jax.random.key(0))
+    state, a = play(arena, ours, theirs, state, jax.random.key(1), 5)
+    _, b = play(arena, ours, theirs, state, jax.random.key(2), 5)
     inside = ~b.first[0]
     assert inside.any()
     np.testing.assert_array_equal(b.last_action[0][inside], a.action[-1][inside])

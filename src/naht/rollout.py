@@ -87,9 +87,9 @@ class Arena:
 
     def reset(self, key: Array) -> ArenaState:
         """Every environment begins an episode with a freshly sampled team."""
-        k_env, k_team = jax.random.split(key)
-        env_state, time_step = jax.vmap(self.env.reset)(jax.random.split(k_env, self.num_envs))
-        team = jax.vmap(self.sampler.sample)(jax.random.split(k_team, self.num_envs), env_state)
+        for_env, for_team = jax.random.split(key, (2, self.num_envs))
+        env_state, time_step = jax.vmap(self.env.reset)(for_env)
+        team = jax.vmap(self.sampler.sample)(for_team, env_state)
         state = ArenaState(
             env_state=env_state,
             time_step=time_step,
@@ -113,8 +113,8 @@ class Arena:
         """
         slot = jnp.broadcast_to(jnp.arange(self._seats[1], dtype=jnp.int32), self._seats)
 
-        def step(s: ArenaState, key: Array) -> tuple[ArenaState, Trajectory]:
-            k_ours, k_theirs, k_step, k_restart = jax.random.split(key, 4)
+        def step(s: ArenaState, keys: Array) -> tuple[ArenaState, Trajectory]:
+            k_ours, k_theirs, k_step, k_restart = keys
             ts, team = s.time_step, s.team
             percept = Percept(ts.obs, ts.avail, s.last_action, slot)
             ours, ours_memory, log_prob = self.controlled.act(
@@ -168,5 +168,5 @@ class Arena:
             return jax.lax.cond(done.any(), restart, lambda: now), record
 
         start_memory = state.controlled_memory
-        state, trajectory = jax.lax.scan(step, state, jax.random.split(key, num_steps))
+        state, trajectory = jax.lax.scan(step, state, jax.random.split(key, (num_steps, 4)))
         return _settled(state), trajectory._replace(start_memory=start_memory)

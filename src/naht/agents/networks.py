@@ -6,14 +6,18 @@ All sequence functions are time-major: x [T, R, I] for R independent rows (an ag
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
+from flax import struct
 
 from naht.config import setting
-from naht.envs.base import Array
+from naht.envs.base import Array, PyTree
 
 GRUResiduals = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
 
@@ -100,18 +104,71 @@ def _affine_backward(residuals: tuple[Array, Array], grad: Array) -> tuple[Array
 affine.defvjp(_affine_forward, _affine_backward)
 
 
+@struct.dataclass
+class Orthogonal(nn.meta.AxisMetadata):
+    """A weight matrix that is to be drawn by `init_params`: orthogonal blocks [I, O / blocks], side by side."""
+
+    value: Any
+    scale: float = struct.field(pytree_node=False)
+    blocks: int = struct.field(pytree_node=False)
+
+    def unbox(self) -> Any:
+        return self.value
+
+    def replace_boxed(self, val: Any) -> Orthogonal:
+        return self.replace(value=val)
+
+    def add_axis(self, index: int, params: dict[Any, Any]) -> Orthogonal:
+        del index, params
+        return self
+
+    remove_axis = add_axis
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """[I, O]."""
+        size, width = self.value.shape[0], self.value.shape[1] // self.blocks
+        return np.concatenate([self.scale * _orthogonal(rng, size, width) for _ in range(self.blocks)], axis=1)
+
+
+def _orthogonal(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """Uniform among the matrices [rows, columns] with orthonormal columns, or rows if these are fewer."""
+    q, r = np.linalg.qr(rng.normal(size=(max(rows, columns), min(rows, columns))))
+    q = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+    return q if rows >= columns else q.T
+
+
+def orthogonal(scale: float = 1.0, blocks: int = 1) -> Callable[..., Orthogonal]:
+    """A flax initialiser of weights."""
+    return lambda _, shape: Orthogonal(jnp.zeros(shape), scale, blocks)
+
+
+def init_params(module: nn.Module, key: Array, *inputs: Array) -> PyTree:
+    """The parameters of a network that will read such inputs; biases start at 0.
+
+    They are drawn by NumPy: compiled, the decompositions of all these shapes would take longer than the first update.
+    """
+    shapes = jax.eval_shape(module.init, key, *inputs)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+    def draw(leaf: Any) -> Array:
+        values = leaf.draw(rng) if isinstance(leaf, Orthogonal) else np.zeros(leaf.shape)
+        return jnp.asarray(values, jnp.float32)
+
+    return jax.tree.map(draw, shapes, is_leaf=lambda leaf: isinstance(leaf, Orthogonal))
+
+
 class GRU(nn.Module):
-    """A GRU layer over [T, R, I], with the usual parameters (orthogonal recurrent weights)."""
+    """A GRU layer over [T, R, I], with the usual parameters: the recurrent weights of each gate are orthogonal."""
 
     size: int
 
     @nn.compact
     def __call__(self, x: Array, h0: Array, first: Array) -> Array:
-        w_in = self.param("input_kernel", nn.initializers.orthogonal(), (x.shape[-1], 3 * self.size))
+        w_in = self.param("input_kernel", orthogonal(), (x.shape[-1], 3 * self.size))
         b_in = self.param("input_bias", nn.initializers.zeros, (3 * self.size,))
-        gates = [self.param(f"kernel_{g}", nn.initializers.orthogonal(), (self.size, self.size)) for g in "rzn"]
+        w = self.param("kernel", orthogonal(blocks=3), (self.size, 3 * self.size))
         b = self.param("candidate_bias", nn.initializers.zeros, (self.size,))
-        return gru(affine(x, w_in, b_in), h0, first, jnp.concatenate(gates, axis=1), b)
+        return gru(affine(x, w_in, b_in), h0, first, w, b)
 
 
 class Dense(nn.Module):
@@ -122,7 +179,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        kernel = self.param("kernel", nn.initializers.orthogonal(self.scale), (x.shape[-1], self.size))
+        kernel = self.param("kernel", orthogonal(self.scale), (x.shape[-1], self.size))
         return affine(x, kernel, self.param("bias", nn.initializers.zeros, (self.size,)))
 
 

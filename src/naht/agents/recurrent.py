@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from naht.agents.networks import NetworkConfig, RecurrentNetwork, agent_inputs
+from naht.agents.networks import NetworkConfig, RecurrentNetwork, agent_inputs, init_params
 from naht.agents.policy import Percept, choose, masked_log_probs
 from naht.agents.teammate_model import Encoder, ModelConfig
 from naht.config import setting
@@ -61,9 +61,9 @@ class RecurrentPolicy:
         k_actor, k_encoder = jax.random.split(key)
         x = self.inputs(jnp.zeros((1, 1, self.spec.obs_size)), *2 * [jnp.zeros((1, 1), jnp.int32)])
         first, memory = jnp.zeros((1, 1), bool), self.initial_memory((1,))
-        encoder = self.encoder.init(k_encoder, x, memory.encoder, first) if self.model else {}
+        encoder = init_params(self.encoder, k_encoder, x, memory.encoder, first) if self.model else {}
         x = jnp.concatenate([x, jnp.zeros((1, 1, self.embedding_size))], axis=-1)
-        return RecurrentParams(self.actor.init(k_actor, x, memory.actor, first), encoder)
+        return RecurrentParams(init_params(self.actor, k_actor, x, memory.actor, first), encoder)
 
     def initial_memory(self, batch: tuple[int, ...]) -> RecurrentMemory:
         return RecurrentMemory(jnp.zeros((*batch, self.network.hidden)), jnp.zeros((*batch, self.encoder_size)))

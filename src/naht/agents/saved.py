@@ -91,6 +91,6 @@ def load_agent(path: str | Path) -> Agent:
     if header.get("kind") != "agent":
         raise NahtError(f"{path} holds a {header.get('kind')}, not an agent")
     policy = decode(header["policy"])
-    template = jax.eval_shape(policy.init, jax.random.key(0))
+    template = policy.init(jax.random.key(0))
     params = tree_like(template, arrays, str(path))
     return Agent(header["name"], policy, params, decode(header["spec"]), header["card"])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from naht.agents.networks import GRU, dense
+from naht.agents.networks import GRU, dense, orthogonal
 from naht.config import setting
 from naht.envs.base import Array, EnvSpec
 
@@ -57,7 +57,7 @@ class Decoder(nn.Module):
     @nn.compact
     def __call__(self, embedding: Array, slot: Array) -> Array:
         """Embeddings [..., E] of modelling agents in seats slot [...] -> predictions [..., M-1, outputs]."""
-        seat = self.param("seat", nn.initializers.orthogonal(), (self.num_agents, self.hidden))
+        seat = self.param("seat", orthogonal(), (self.num_agents, self.hidden))
         # A product, not a lookup, whose gradient would be a slow scatter.
         rows = jax.nn.one_hot(jnp.asarray(teammates_of(self.num_agents))[slot], self.num_agents) @ seat
         y = dense(self.hidden)(embedding)[..., None, :] + rows

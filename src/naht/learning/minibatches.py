@@ -46,35 +46,42 @@ def draw_minibatches(key: Array, active: Array, epochs: int, minibatches: int, c
     chunk = min(chunk, per_minibatch)
     chunks = ceil(per_minibatch / chunk)
 
-    def shuffle(key: Array) -> Array:
-        order = jnp.argsort(jnp.where(active, jax.random.uniform(key, (num_rows,)), 2.0))
+    def deal(chance: Array) -> Array:
+        order = jnp.argsort(jnp.where(active, chance, 2.0))
         # Dealing like cards keeps every minibatch's active rows at its front.
         order = jnp.pad(order, (0, minibatches * per_minibatch - num_rows), constant_values=num_rows)
         dealt = order.reshape(per_minibatch, minibatches).T
         dealt = jnp.pad(dealt, ((0, 0), (0, chunks * chunk - per_minibatch)), constant_values=num_rows)
         return dealt.reshape(minibatches, chunks, chunk)
 
-    rows = jax.vmap(shuffle)(jax.random.split(key, epochs)).reshape(epochs * minibatches, chunks, chunk)
+    rows = jax.vmap(deal)(jax.random.uniform(key, (epochs, num_rows))).reshape(epochs * minibatches, chunks, chunk)
     share = (active.sum() - jnp.arange(minibatches) + minibatches - 1) // minibatches
     return Minibatches(rows, jnp.tile((share + chunk - 1) // chunk, epochs))
 
 
 def chunked_gradient(
     loss: Loss, params: PyTree, batch: Rows, minibatch: Minibatches, devices: int = 1
-) -> tuple[PyTree, Metrics]:
-    """Gradient of the weighted mean loss over one minibatch of all devices, and its metrics as means."""
-    grad = jax.grad(loss, has_aux=True)
+) -> tuple[Array, Metrics]:
+    """Gradient of the weighted mean loss over one minibatch of all devices, and its metrics as means.
+
+    The gradient is a vector [P], its entries in the order of `ravel_pytree(params)`.
+    """
+
+    def sums(rows: Array) -> tuple[Array, PyTree]:
+        """Over one chunk: the gradient, and the loss's weight and metrics."""
+        gradient, facts = jax.grad(loss, has_aux=True)(params, *batch.take(rows))
+        return ravel_pytree(gradient)[0], facts
 
     def add(i: Array, so_far: PyTree) -> PyTree:
-        return jax.tree.map(jnp.add, so_far, grad(params, *batch.take(minibatch.rows[i])))
+        return jax.tree.map(jnp.add, so_far, sums(minibatch.rows[i]))
 
-    shapes = jax.eval_shape(lambda: grad(params, *batch.take(minibatch.rows[0])))
+    shapes = jax.eval_shape(sums, minibatch.rows[0])
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     # As one vector, devices have to wait for each other once instead of once per array.
     flat, unflatten = ravel_pytree(jax.lax.fori_loop(0, minibatch.chunks, add, zeros))
     gradient, (weight, metrics) = unflatten(total(flat, devices))
     weight = jnp.maximum(weight, 1e-8)
-    return jax.tree.map(lambda g: g / weight, gradient), jax.tree.map(lambda s: s / weight, metrics)
+    return gradient / weight, {name: value / weight for name, value in metrics.items()}
 
 
 def map_rows(f: Callable[[PyTree], PyTree], rows: PyTree, chunk: int) -> PyTree:

@@ -15,8 +15,9 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
-from naht.agents.networks import NetworkConfig, RecurrentNetwork
+from naht.agents.networks import NetworkConfig, RecurrentNetwork, init_params
 from naht.agents.policy import masked_log_probs, pick
 from naht.agents.recurrent import RecurrentParams, RecurrentPolicy
 from naht.agents.teammate_model import ModelConfig, TeammateDecoders, others
@@ -273,7 +274,7 @@ class PPO:
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Of actor and critic; it gives directions, the learning rate comes with each update."""
+        """Of actor and critic, on their parameters as a vector. The learning rate comes with each update."""
         return clipped_adam(self.config.max_grad_norm)
 
     @property
@@ -287,14 +288,14 @@ class PPO:
         no_action = jnp.zeros((1, 1), jnp.int32)
         x = self.policy.inputs(jnp.zeros((1, 1, self.spec.obs_size)), no_action, no_action)
         x = jnp.concatenate([x, jnp.zeros((1, 1, self.policy.embedding_size + self.state_size))], axis=-1)
-        critic = self.critic.init(k_critic, x, memory[0, :1], jnp.zeros((1, 1), bool))
+        critic = init_params(self.critic, k_critic, x, memory[0, :1], jnp.zeros((1, 1), bool))
         embedding = jnp.zeros((1, self.policy.embedding_size))
-        decoders = self.decoders.init(k_decoders, embedding, no_action[0]) if self.config.modelling else {}
+        decoders = init_params(self.decoders, k_decoders, embedding, no_action[0]) if self.config.modelling else {}
         return PPOState(
             params=PPOParams(policy, critic, decoders),
-            actor_opt=self.optimiser.init(policy.actor),
-            critic_opt=self.optimiser.init(critic),
-            model_opt=self.model_optimiser.init((policy.encoder, decoders)) if self.config.modelling else (),
+            actor_opt=self.optimiser.init(as_vector(policy.actor)),
+            critic_opt=self.optimiser.init(as_vector(critic)),
+            model_opt=self.model_optimiser.init(as_vector((policy.encoder, decoders))) if self.config.modelling else (),
             reward_stats=RunningStats.start(),
             critic_memory=memory,
             encoder_memory=jnp.zeros((self.num_envs, self.spec.num_agents, self.policy.encoder_size)),
@@ -325,14 +326,17 @@ class PPO:
             rate: Array | float,
             minibatches: Minibatches,
         ) -> tuple[tuple[PyTree, PyTree], Metrics]:
-            def step(carry: tuple[PyTree, PyTree], minibatch: Minibatches) -> tuple[tuple[PyTree, PyTree], Metrics]:
-                params, opt = carry
-                gradient, log = chunked_gradient(loss, params, batch, minibatch, self.devices)
-                updates, opt = optimiser.update(gradient, opt, params)
-                params = jax.tree.map(lambda p, u: p - rate * u, params, updates)
-                return (params, opt), log | {"gradient_norm": optax.tree.norm(gradient)}
+            # All parameters as one vector: few long operations instead of many tiny ones, each of which is compiled.
+            vector, as_tree = ravel_pytree(params)
 
-            return jax.lax.scan(step, (params, opt), minibatches)
+            def step(carry: tuple[Array, PyTree], minibatch: Minibatches) -> tuple[tuple[Array, PyTree], Metrics]:
+                vector, opt = carry
+                gradient, log = chunked_gradient(loss, as_tree(vector), batch, minibatch, self.devices)
+                update, opt = optimiser.update(gradient, opt)
+                return (vector - rate * update, opt), log | {"gradient_norm": optax.tree.norm(gradient)}
+
+            (vector, opt), log = jax.lax.scan(step, (vector, opt), minibatches)
+            return (as_tree(vector), opt), log
 
         controlled = (batch.agents.actor_weight > 0).any(-1)
         learning = (batch.agents.critic_weight > 0).any(-1)
@@ -567,8 +571,13 @@ class PPO:
 
 
 def clipped_adam(max_norm: float) -> optax.GradientTransformation:
-    """Adam on gradients of bounded norm, all parameters as one vector: few long operations, not many tiny ones."""
-    return optax.flatten(optax.chain(optax.clip_by_global_norm(max_norm), optax.scale_by_adam(eps=1e-5)))
+    """Adam on gradients of bounded norm."""
+    return optax.chain(optax.clip_by_global_norm(max_norm), optax.scale_by_adam(eps=1e-5))
+
+
+def as_vector(params: PyTree) -> Array:
+    """All parameters one after the other, [P]."""
+    return ravel_pytree(params)[0]
 
 
 def concat(*parts: Array) -> Array:

@@ -94,7 +94,7 @@ class Roster:
         batch = percept.slot.shape
         actions, log_probs = jnp.zeros(batch, jnp.int32), jnp.zeros(batch)
         new_memory = []
-        keys = jax.random.split(key, max(len(self.groups), 1))
+        keys = jax.random.split(key, len(self.groups)) if len(self.groups) > 1 else key[None]
         for (policy, greedy, _), p, m, where, k in zip(self.groups, params, memory, seating, keys, strict=False):
             action, m, log_prob = _act_in_blocks(partial(policy.act, greedy=greedy), p, m, where, percept, k)
             actions, log_probs = actions + action, log_probs + log_prob

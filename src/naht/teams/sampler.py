@@ -90,17 +90,20 @@ class Selection:
                 f"up to {seats} {side} agents without replacement were asked for, but only {usable} exist",
             )
 
-    def sample(self, key: Array, initial_state: PyTree, seats: int) -> Array:
-        """Members [seats] int32, in the order in which seats take them; as many as `check` allowed mean something."""
+    def sample(self, noise: Array, initial_state: PyTree, seats: int) -> Array:
+        """Members [seats] int32, in the order in which seats take them; as many as `check` allowed mean something.
+
+        `noise` [seats, size] has the Gumbel distribution: the largest log p + noise is a draw from p.
+        """
         if self.size == 0:
             return jnp.zeros(seats, jnp.int32)
-        logits = _log_probabilities(self.probabilities, self.size, initial_state)
+        scores = _log_probabilities(self.probabilities, self.size, initial_state) + noise
         if not self.mix:
-            return jnp.full(seats, jax.random.categorical(key, logits), jnp.int32)
+            return jnp.full(seats, scores[0].argmax(), jnp.int32)
         if self.replace:
-            return jax.random.categorical(key, logits, shape=(seats,)).astype(jnp.int32)
-        # Sorting log p + Gumbel noise draws one after the other without replacement.
-        order = jnp.argsort(-(logits + jax.random.gumbel(key, (self.size,))))
+            return scores.argmax(-1).astype(jnp.int32)
+        # In descending order they are drawn one after the other without replacement.
+        order = jnp.argsort(-scores[0])
         return order[jnp.minimum(jnp.arange(seats), self.size - 1)].astype(jnp.int32)
 
 
@@ -127,13 +130,16 @@ class TeamSampler:
     def sample(self, key: Array, initial_state: PyTree) -> Team:
         """Draw the team of one episode. Returns arrays [M]."""
         m = self.num_agents
-        k_n, k_slots, k_controlled, k_uncontrolled = jax.random.split(key, 4)
-        n = jax.random.categorical(k_n, _log_probabilities(self.phi, m + 1, initial_state))
-        order = jax.random.permutation(k_slots, m) if self.slots == "random" else jnp.arange(m)
+        # One draw of noise for all: compiling a random draw takes longer than compiling what is done with it.
+        sizes = (m + 1, m, m * self.controlled.size, m * self.uncontrolled.size)
+        noise = jax.random.gumbel(key, (sum(sizes),))
+        for_n, for_slots, for_ours, for_theirs = jnp.split(noise, np.cumsum(sizes)[:-1])
+        n = (_log_probabilities(self.phi, m + 1, initial_state) + for_n).argmax()
+        order = jnp.argsort(for_slots) if self.slots == "random" else jnp.arange(m)
         controlled = order >= m - n if self.slots == "last" else order < n
         # The k-th controlled (uncontrolled) seat takes the k-th member drawn for its side.
-        ours = self.controlled.sample(k_controlled, initial_state, m)[jnp.cumsum(controlled) - 1]
-        theirs = self.uncontrolled.sample(k_uncontrolled, initial_state, m)[jnp.cumsum(~controlled) - 1]
+        ours = self.controlled.sample(for_ours.reshape(m, -1), initial_state, m)[jnp.cumsum(controlled) - 1]
+        theirs = self.uncontrolled.sample(for_theirs.reshape(m, -1), initial_state, m)[jnp.cumsum(~controlled) - 1]
         return Team(controlled, jnp.where(controlled, ours, theirs))
 
 

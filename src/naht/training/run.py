@@ -80,17 +80,17 @@ class Trainer:
         return (jax.tree.map(lambda leaf: leaf[None], self.learner.policy_params(learner_state)),)
 
     @partial(jax.jit, static_argnums=0)
-    def _init(self, key: Array) -> TrainState:
-        k_learner, k_arena, key = jax.random.split(key, 3)
-        reset = spread(
-            lambda k: self.arena(test=False).reset(own_key(k, self.devices)), self.devices, inputs=SHARED, outputs=SPLIT
-        )
-        best = jnp.full((), -jnp.inf, jnp.float32)
-        return TrainState(jnp.zeros((), jnp.int32), key, self.learner.init(k_learner), reset(k_arena), best)
+    def _reset(self, key: Array) -> ArenaState:
+        def reset(key: Array) -> ArenaState:
+            return self.arena(test=False).reset(own_key(key, self.devices))
+
+        return spread(reset, self.devices, inputs=SHARED, outputs=SPLIT)(key)
 
     def init(self, key: Array) -> TrainState:
         """The state at the start of a run."""
-        return self.place(self._init(key))
+        k_learner, k_arena, key = jax.random.split(key, 3)
+        update, best = jnp.zeros((), jnp.int32), jnp.full((), -jnp.inf, jnp.float32)
+        return self.place(TrainState(update, key, self.learner.init(k_learner), self._reset(k_arena), best))
 
     def step(self, state: TrainState, uncontrolled_params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Collect one batch and learn from it."""
