@@ -63,8 +63,8 @@ def matmul_peak(devices: int, size: int = 1024) -> float:
     return devices * 2 * size**3 / seconds(lambda: product(a), 20)
 
 
-def multiplications(learner: PPO, mean_controlled: float) -> dict[str, float]:
-    """Multiply-adds of all matrix products per environment step, by part."""
+def multiplications(learner: PPO) -> dict[str, float]:
+    """Multiply-adds of all matrix products per environment step, by part, with N uniform on 1..M-1."""
     c, spec = learner.config, learner.spec
     x, h, m = spec.obs_size + spec.num_actions + spec.num_agents, c.network.hidden, spec.num_agents
     e, g = (c.model.embedding, c.model.hidden) if c.modelling else (0, 0)
@@ -75,7 +75,7 @@ def multiplications(learner: PPO, mean_controlled: float) -> dict[str, float]:
     actor, critic = network(x + e, spec.num_actions), network(x + e + learner.state_size, 1)
     encoder = x * 3 * g + 3 * g * g + g * g + g * e
     decoders = 2 * e * g + (m - 1) * (2 * g * g + g * (spec.obs_size + spec.num_actions)) if c.modelling else 0
-    ours, theirs = mean_controlled, m - mean_controlled
+    ours = theirs = m / 2
     forward = {
         "rollout": ours * (actor + encoder) + theirs * network(x, spec.num_actions),
         "values and returns": m * (critic + encoder),
@@ -97,15 +97,18 @@ class Job:
         env, spec = self.config.task, self.config.task.spec
         policy = RecurrentPolicy(spec)
         crowd = Population([Member(f"team{i}", policy, policy.init(jax.random.key(i))) for i in range(self.teams)])
-        learner = PPO(spec, self.config.algorithm, self.devices)
+        learner = self.learner
         sampler = team_sampler(spec.num_agents, self.teams, self.config.teams.num_controlled)
         trainer = Trainer(env, learner, sampler, crowd.roster, 1000, 512, self.devices)
         return trainer, place(crowd.params, self.devices, SHARED)
 
     @property
+    def learner(self) -> PPO:
+        return PPO(self.config.task.spec, self.config.algorithm, self.devices)
+
+    @property
     def steps(self) -> int:
-        learner = PPO(self.config.task.spec, self.config.algorithm, self.devices)
-        return learner.num_envs * learner.rollout_steps
+        return self.learner.num_envs * self.learner.rollout_steps
 
     def whole(self, repetitions: int = 3) -> float:
         """Environment steps per second of whole training."""
@@ -151,8 +154,8 @@ class Job:
     @staticmethod
     def _example(trainer: Trainer, theirs: Any) -> tuple[Any, ...]:
         state = jax.eval_shape(trainer.arena(test=False).reset, jax.random.key(0))
-        learner = jax.eval_shape(trainer.learner.init, jax.random.key(0))
-        return jax.eval_shape(trainer.acting_params, learner), theirs, state, jax.random.key(0)
+        ours = trainer.acting_params(trainer.learner.init(jax.random.key(0)))
+        return ours, theirs, state, jax.random.key(0)
 
 
 def environment_alone(env: Environment, devices: int, num_envs: int = 4096) -> float:
@@ -195,9 +198,7 @@ def parts(devices: int) -> None:
     ]
     for algorithm in ("poam", "ippo-naht"):
         job = Job(predator_prey(algorithm), teams=5, devices=devices)
-        learner = job.trainer()[0].learner
-        assert isinstance(learner, PPO)
-        work = multiplications(learner, mean_controlled=1.5)
+        work = multiplications(job.learner)
         rows += [(f"{name} ({algorithm})", rate, 2 * work[name] * rate) for name, rate in job.parts().items()]
         peak = max(peak, matmul_peak(devices))
     print(f"\nPredator-prey, 256 episodes x 100 steps, 5 epochs, 5 teams, {devices} devices; ", end="")
@@ -216,21 +217,27 @@ def parts(devices: int) -> None:
 
 
 def scaling(devices: int) -> None:
-    """Whole POAM training, one thing changed at a time; the reference is measured again beside every change."""
-    reference = Job(predator_prey(), 5, devices)
+    """Whole training, one thing changed at a time; the reference is measured again beside every change.
 
-    def row(what: str, job: Job, per_agent: bool = False) -> None:
+    An agent of POAM has more to decode the more teammates it has, hence the column of matrix products.
+    """
+
+    def row(what: str, job: Job, algorithm: str = "poam") -> None:
+        reference = Job(predator_prey(algorithm), 5, devices)
         base, rate = reference.whole(), job.whole()
-        agents = job.config.task.spec.num_agents
-        note = f"{rate * agents / (base * 3):.2f} per agent step" if per_agent else f"{rate / base:.2f}"
-        print(f"| {what} | {rate:,.0f} | {base:,.0f} | {note} |", flush=True)
+        agents = job.config.task.spec.num_agents / 3
+        work = multiplications(job.learner)["whole training"] / multiplications(reference.learner)["whole training"]
+        ratios = " | ".join(f"{rate / base * factor:.2f}" for factor in (1, agents, work))
+        print(f"| {algorithm} | {what} | {rate:,.0f} | {base:,.0f} | {ratios} |", flush=True)
 
-    print(f"\nWhole POAM training, {devices} devices unless said; reference: 256 envs, M = 3, 5 teams\n")
-    print("| changed | env steps/s | reference beside it | ratio |\n|---|---:|---:|---:|")
+    print(f"\nWhole training, {devices} devices unless said; reference: 256 envs, M = 3, 5 teams\n")
+    print("| algorithm | changed | env steps/s | reference beside it | ratio | per agent | matrix products |")
+    print("|---|---|---:|---:|---:|---:|---:|")
     for num_envs in (64, 1024):
         row(f"{num_envs} envs", Job(predator_prey(num_envs=num_envs), 5, devices))
-    for num_agents in (5, 10):
-        row(f"M = {num_agents}", Job(predator_prey(num_agents=num_agents, num_envs=128), 5, devices), per_agent=True)
+    for algorithm in ("poam", "ippo-naht"):
+        for num_agents in (5, 10):
+            row(f"M = {num_agents}", Job(predator_prey(algorithm, num_agents, 128), 5, devices), algorithm)
     for teams in (1, 25):
         row(f"{teams} teams", Job(predator_prey(), teams, devices))
     for number in range(1, devices):

@@ -54,7 +54,7 @@ def test_a_prey_is_bred_over_generations_and_a_killed_recipe_goes_on(monkeypatch
     before = (tmp_path / "prey0.safetensors").read_bytes()
     assert main(["train-prey", "--generations", "1", *flags]) == 0
     assert (tmp_path / "prey0.safetensors").read_bytes() == before
-    assert "--task.prey" in capsys.readouterr().out
+    assert "naht train mpe-pp ippo --prey" in capsys.readouterr().out
     prey = load_prey(str(tmp_path / "prey1.safetensors"), 14)
     assert prey.card["generation"] == 1
     # The exported network is the trained agent's.

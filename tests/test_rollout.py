@@ -168,3 +168,10 @@ def test_members_load_by_name_and_refuse_other_tasks(tmp_path):
         load_members(["bernouli"], env.spec)
     with pytest.raises(NahtError, match="distinct names"):
         Population(load_members(["turns", "turns"], env.spec))
+
+
+def test_a_populations_parameters_may_first_be_asked_for_inside_a_trace():
+    policy = RecurrentPolicy(Rough().spec, SMALL)
+    crowd = Population([Member(name, policy, policy.init(jax.random.key(i))) for i, name in enumerate("ab")])
+    jax.jit(lambda: jax.tree.map(jnp.sum, crowd.params))()
+    assert all(isinstance(np.asarray(leaf), np.ndarray) for leaf in jax.tree.leaves(crowd.params))

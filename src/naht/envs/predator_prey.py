@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tyro
 
 from naht.config import setting
 from naht.envs.base import Array, EnvSpec, TimeStep, opening
@@ -116,7 +117,7 @@ class PredatorPrey:
     reward: Literal["sum", "team"] = "sum"
     """'sum': +1 for every predator that touches the prey while at least two do. 'team': +1 once for such a step. Either
     way minus 0.01 times each predator's distance to the prey."""
-    prey: str = SHIPPED
+    prey: Annotated[str, tyro.conf.arg(aliases=("--prey",))] = SHIPPED
     """Who flees: 'naht' (shipped with the package), or a file: our format, or the published ePyMARL network as .pt or
     .npz."""
 

@@ -77,7 +77,7 @@ def train_prey(recipe: PreyRecipe, console: Console | None = None) -> Path:
         predators.append(str(_predators(recipe, generation, prey)))
         prey = _prey(recipe, generation, predators)
     console.print(f"The prey of generation {recipe.generations}: {prey}", soft_wrap=True)
-    console.print(f"Chase it: naht train mpe-pp ippo --task.prey {prey}", soft_wrap=True)
+    console.print(f"Chase it: naht train mpe-pp ippo --prey {prey}", soft_wrap=True)
     return prey
 
 

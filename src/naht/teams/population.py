@@ -180,4 +180,5 @@ class Population:
     def params(self) -> tuple[PyTree, ...]:
         """Per group of the roster, the members' parameters stacked on a leading axis."""
         groups = [[self.members[i].params for i in indices] for _, _, indices in self.roster.groups]
-        return tuple(jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in groups)
+        with jax.ensure_compile_time_eval():  # kept for later, so nothing of a trace that asks first may be in it
+            return tuple(jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in groups)
