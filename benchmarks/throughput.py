@@ -13,7 +13,7 @@ same run, between the parts; a part's share of it counts the part's own matrix p
 from __future__ import annotations
 
 import argparse
-import resource
+import os
 import subprocess
 import sys
 import tempfile
@@ -237,7 +237,7 @@ def scaling(devices: int) -> None:
         row(f"{num_envs} envs", Job(predator_prey(num_envs=num_envs), 5, devices))
     for algorithm in ("poam", "ippo-naht"):
         for num_agents in (5, 10):
-            row(f"M = {num_agents}", Job(predator_prey(algorithm, num_agents, 128), 5, devices), algorithm)
+            row(f"M = {num_agents}", Job(predator_prey(algorithm, num_agents), 5, devices), algorithm)
     for teams in (1, 25):
         row(f"{teams} teams", Job(predator_prey(), teams, devices))
     for number in range(1, devices):
@@ -246,14 +246,19 @@ def scaling(devices: int) -> None:
 
 def memory(devices: int) -> None:
     """Peak memory of training a few updates, with compilation and, the second time, from the cache."""
-    for how in ("compiling", "from the compilation cache"):
-        command = [sys.executable, __file__, "memory-child", "--devices", str(devices)]
-        print(f"Peak memory of whole POAM training, {how}: {subprocess.check_output(command, text=True).strip()}")
+    command = [sys.executable, __file__, "memory-child", "--devices", str(devices)]
+    with tempfile.TemporaryDirectory() as cache:
+        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache}
+        for how in ("compiling", "from the compilation cache"):
+            peak = subprocess.check_output(command, text=True, env=environment).strip()
+            print(f"Peak memory of whole POAM training, {how}: {peak}", flush=True)
 
 
 def memory_child(devices: int) -> None:
     Job(predator_prey(), 5, devices).whole(repetitions=2)
-    print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    # Linux; getrusage would count what the parent process had when it started this one.
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    print(f"{int(peak.split()[1]) / 1024:.0f} MiB")
 
 
 def main() -> None:
