@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test lint bench clean
 
-demo: $(READY)  ## the main job at a small size: about two minutes
+demo: $(READY)  ## the main job at a small size: about three minutes
 	$(VENV)/bin/naht reproduce bit-game --seeds 2 --steps 50000 --out runs/demo
 
 test: $(READY)  ## all tests

@@ -30,7 +30,7 @@ class Policy(Protocol):
     """
 
     def init(self, key: Array) -> PyTree:
-        """Fresh parameters; an empty tuple for policies without any."""
+        """Fresh parameters; an empty tuple for policies without any. Called outside compiled code."""
         ...
 
     def initial_memory(self, batch: tuple[int, ...]) -> PyTree:

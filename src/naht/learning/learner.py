@@ -32,7 +32,9 @@ class Learner(Protocol):
         """Which parts of the state all devices share and which are cut along the environments (see `naht.devices`)."""
         ...
 
-    def init(self, key: Array) -> PyTree: ...
+    def init(self, key: Array) -> PyTree:
+        """The state at the start of a run. Called outside compiled code, so that NumPy may draw it."""
+        ...
 
     def policy_params(self, state: PyTree) -> PyTree:
         """What the policy needs to act."""

@@ -29,7 +29,8 @@ def learning_curves(
     """A panel per title, a colour per method: the mean over trials and its 95 % Student-t interval as a band.
 
     `panels[title][method]` holds one curve per trial; trials must share their x values. `lines[title]` names constant
-    levels to compare with. The file's ending (.png, .pdf, .svg) decides on the format.
+    levels to compare with. Bands are cut where they leave the range of the trials. The file's ending (.png, .pdf, .svg)
+    decides on the format.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -56,6 +57,11 @@ def learning_curves(
         axis.grid(color="0.92")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel(y_label)
+    # The bands of two or three trials can be many times as wide as all that was seen: the axis follows the trials.
+    seen = [y for methods in panels.values() for curves in methods.values() for curve in curves for _, y in curve]
+    seen += [level for levels in (lines or {}).values() for level in levels.values()]
+    margin = 0.1 * (max(seen) - min(seen)) or 1.0
+    axes[0].set_ylim(min(seen) - margin, max(seen) + margin)
     fullest = max(zip(axes, panels.values(), strict=True), key=lambda pair: len(pair[1]))[0]
     fullest.legend(frameon=False, fontsize=9)
     image = io.BytesIO()
