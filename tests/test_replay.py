@@ -285,7 +285,8 @@ def saved(tmp_path_factory):
         card = {"task": encode(env), "config": {"teams": {"teammates": ["bernoulli"]}}}
         Agent(name, Turns(env.num_agents), (), env.spec, card).save(folder / f"{name}.safetensors")
     agent = naht.load_agent(folder / "ours.safetensors")
-    replace(agent, name="ours", policy=Bernoulli(0.1)).save(folder / "same-name.safetensors")
+    for name, file in (("ours", "same-name"), ("stranger", "other-name")):
+        replace(agent, name=name, policy=Bernoulli(0.1)).save(folder / f"{file}.safetensors")
     return folder
 
 
@@ -308,6 +309,8 @@ def test_watch_from_the_command_line(saved, capsys, monkeypatch):
         assert film.n_frames == 6
     assert main(["watch", agents[0], "--out", "strip.png", "--frames", "4"]) == 0
     assert Path("strip.png").exists()
+    assert main(["watch", agents[0], "--teammates", "other-name.safetensors", "--out", "named.png"]) == 0
+    assert "stranger" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from naht.agents.scripted import BOTS
 from naht.config import decode
 from naht.doctor import examine
 from naht.envs.registry import TASKS
-from naht.errors import NahtError, require, unknown
+from naht.errors import NahtError, unknown
 from naht.evaluation.play import evaluate_mn
 from naht.evaluation.tables import summarise, write_rows
 from naht.experiments.bit_game import BitGameStudy, reproduce
@@ -330,21 +330,14 @@ def watch(args: Sequence[str]) -> None:
     chosen = parse(Watch, "watch", args)
     if not chosen.agents:
         raise NahtError("AGENT missing: usage: naht watch AGENT [AGENT ...]")
-    agents = [load_agent(path) for path in chosen.agents]
-    env = decode(agents[0].card["task"])
-    for path, agent in zip(chosen.agents, agents, strict=True):
-        require(
-            agent.spec == env.spec,
-            f"{path} was trained on {agent.spec}, which is not {env.spec}: teammates must share the task's sizes",
-        )
+    card, *_ = [load_agent(path).card for path in chosen.agents]
+    env = decode(card["task"])
+    controlled = Population(load_members([str(path) for path in chosen.agents], env.spec))
     check_output(env, chosen.out, fps=chosen.fps, frames=chosen.frames)
-    # Runs of other folders may have given their agents the same name.
-    names = [agent.name for agent in agents]
-    labels = [str(p) if names.count(n) > 1 else n for p, n in zip(chosen.agents, names, strict=True)]
-    teammates = chosen.teammates or tuple(agents[0].card["config"]["teams"]["teammates"])
+    teammates = chosen.teammates or tuple(card["config"]["teams"]["teammates"])
     replays = record(
         env,
-        Population([Member(label, a.policy, a.params) for label, a in zip(labels, agents, strict=True)]),
+        controlled,
         Population(load_members(teammates, env.spec)),
         num_controlled=chosen.num_controlled or ("uniform" if teammates else "all"),
         mix=chosen.mix,

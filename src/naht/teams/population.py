@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,8 +149,16 @@ def _act_in_blocks(
 
 
 def load_members(names: Sequence[str], spec: EnvSpec) -> list[Member]:
-    """Members from what a user writes: names of scripted bots, or paths of saved agents and run folders."""
-    return [_load_member(name, spec) for name in names]
+    """Members from what a user writes: names of scripted bots, or paths of saved agents and run folders.
+
+    A saved agent keeps its own name, unless another has the same: then both are called by their paths.
+    """
+    members = [_load_member(name, spec) for name in names]
+    called = [member.name for member in members]
+    return [
+        member if called.count(member.name) == 1 else replace(member, name=name)
+        for name, member in zip(names, members, strict=True)
+    ]
 
 
 def _load_member(name: str, spec: EnvSpec) -> Member:
@@ -161,7 +169,7 @@ def _load_member(name: str, spec: EnvSpec) -> Member:
         agent.spec == spec,
         f"{name} was trained on {agent.spec}, which is not {spec}: teammates must share the task's sizes",
     )
-    return Member(name, agent.policy, agent.params)
+    return Member(agent.name, agent.policy, agent.params)
 
 
 class Population:
