@@ -41,7 +41,7 @@ def test_flight_conforms_and_pays_the_prey():
     position[:, 3] = [1.1, 0.0]
     position[:, :2] = -0.5
     _, ts = env.step(None, state._replace(position=jnp.asarray(position, jnp.float32)), jnp.zeros(4, jnp.int32))
-    assert float(ts.reward) == pytest.approx(-0.2, abs=1e-5)  # as far as it is beyond the wall at 0.9
+    assert float(ts.reward) == pytest.approx(-0.05, abs=1e-5)  # a quarter of how far it is beyond the wall at 0.9
     np.testing.assert_array_equal(ts.obs[3, -2:], 0.0)
 
 
@@ -54,7 +54,9 @@ def test_a_prey_is_bred_over_generations_and_a_killed_recipe_goes_on(monkeypatch
     before = (tmp_path / "prey0.safetensors").read_bytes()
     assert main(["train-prey", "--generations", "1", *flags]) == 0
     assert (tmp_path / "prey0.safetensors").read_bytes() == before
-    assert "naht train mpe-pp ippo --prey" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "prey0.safetensors, predators learned to earn" in said
+    assert "naht train mpe-pp ippo --prey" in said
     prey = load_prey(str(tmp_path / "prey1.safetensors"), 14)
     assert prey.card["generation"] == 1
     # The exported network is the trained agent's.
@@ -66,6 +68,7 @@ def test_a_prey_is_bred_over_generations_and_a_killed_recipe_goes_on(monkeypatch
     config = agent.card["config"]["teams"]
     assert config["slots"] == "last"
     assert config["teammates"][-1].endswith("mpe-pp/ippo/generation1/last.safetensors")
+    assert {"decoy:0", "decoy:1", "decoy:2"} < set(config["teammates"])
 
 
 def test_time_to_return(monkeypatch, tmp_path, capsys):

@@ -14,6 +14,7 @@ from naht.agents.scripted import (
     Ambush,
     Bernoulli,
     Chaser,
+    Decoy,
     Explore,
     Interceptor,
     Pincer,
@@ -205,6 +206,17 @@ def test_an_ambush_waits_where_the_prey_is_driven(obstacles):
     np.testing.assert_allclose(Ambush(num_agents=5).aim(five.obs, five.slot)[:3], expected, atol=1e-6)
 
 
+def test_a_decoy_leaves_and_the_others_hunt():
+    percept = percept_of([[0.3, -0.4], [0, 0.6], [1.5, 1.2], [0.5, 0]])
+    hunting = Pincer().aim(percept.obs, percept.slot)
+    for seat in range(3):
+        aim = Decoy(leaver=seat).aim(percept.obs, percept.slot)
+        expected = hunting.at[seat].set(percept.obs[seat, 2:4])  # outwards from the middle
+        np.testing.assert_array_equal(aim, expected)
+    assert make_bot("decoy", CHASE) == make_bot("decoy:0", CHASE) == Decoy()
+    assert make_bot("decoy:4", PredatorPrey(5).spec) == Decoy(num_agents=5, leaver=4)
+
+
 def test_conventions_use_velocities_as_interceptors_do():
     places, velocities = [[0, 0], [0, 0.6], [1.5, 1.2], [0.5, 0]], [[0.1, 0], [0, 0.2], [0, 0], [0.3, 0.4]]
     still, moving = percept_of(places), percept_of(places, velocities)
@@ -215,7 +227,7 @@ def test_conventions_use_velocities_as_interceptors_do():
 
 
 def test_every_listed_predator_can_be_made_and_saved():
-    assert set(BOTS["mpe-pp"]) == {"random", "still", "chaser", "interceptor", "pincer", "ambush"}
+    assert set(BOTS["mpe-pp"]) == {"random", "still", "chaser", "interceptor", "pincer", "ambush", "decoy"}
     batch = jax.tree.map(lambda x: jnp.stack([x, x]), percept_of([[0, 0], [1, 0], [0, 1], [1, 1]], obstacles=2))
     for name in BOTS["mpe-pp"]:
         bot = make_bot(name, CHASE)
@@ -231,7 +243,18 @@ def test_numbers_of_predators():
 
 
 @pytest.mark.parametrize(
-    "name", ["chasr", "chaser:1", "interceptor:x", "interceptor:-1", "pincer:-0.1", "pincer:1,2", "ambush:-2", "turns"]
+    "name",
+    [
+        "chasr",
+        "chaser:1",
+        "interceptor:x",
+        "interceptor:-1",
+        "pincer:-0.1",
+        "pincer:1,2",
+        "ambush:-2",
+        "decoy:3",
+        "turns",
+    ],
 )
 def test_wrong_predators_are_one_clear_sentence(name):
     with pytest.raises(NahtError) as e:

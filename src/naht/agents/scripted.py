@@ -255,6 +255,26 @@ class Ambush(Interceptor):
         return super().aim(obs, slot) + jnp.where((slot == 0)[..., None], 0.0, beyond)
 
 
+@setting
+@dataclass(frozen=True)
+class Decoy(Pincer):
+    """Pincers, but one of them leaves: away from the middle of the world, out of everybody's sight of things."""
+
+    leaver: int = 0
+    """The seat of the one who leaves."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            0 <= self.leaver < self.num_agents,
+            f"leaver is {self.leaver}: a team of {self.num_agents} has seats 0 to {self.num_agents - 1}",
+        )
+
+    def aim(self, obs: Array, slot: Array) -> Array:
+        position = obs[..., 2:4]
+        return jnp.where((slot == self.leaver)[..., None], position, super().aim(obs, slot))
+
+
 @dataclass(frozen=True)
 class Bot:
     """An entry in the list of scripted teammates."""
@@ -292,6 +312,10 @@ BOTS: dict[str, dict[str, Bot]] = {
         "ambush": Bot(
             "seat 0 drives the prey towards the others (ambush:AHEAD for how far beyond it they wait)",
             lambda spec, ahead=0.5: Ambush(num_agents=spec.num_agents, ahead=ahead),
+        ),
+        "decoy": Bot(
+            "pincers, one of whom leaves for good (decoy:SEAT for who; default: seat 0)",
+            lambda spec, leaver=0: Decoy(num_agents=spec.num_agents, leaver=int(leaver)),
         ),
     },
 }

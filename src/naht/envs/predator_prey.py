@@ -200,7 +200,7 @@ class PredatorPrey:
         return jnp.concatenate([moved, position[:, agents:]], axis=1), velocity
 
 
-WALL, WALL_COST = 0.9, 1.0
+WALL, WALL_COST = 0.9, 0.25
 
 
 @setting

@@ -26,6 +26,10 @@ from naht.training.progress import Display
 from naht.training.run import run_folder
 
 SCRIPTED = ("chaser", "interceptor", "pincer", "ambush")
+"""Who a prey meets first, besides decoys."""
+
+DEVICES = 1
+"""Pinned: the same command gives the same prey on any number of cores."""
 
 FLEEING = PPOConfig(
     num_envs=128,
@@ -51,11 +55,11 @@ class PreyRecipe:
     A stopped or killed recipe goes on with the same command; finished generations are kept.
     """
 
-    generations: int = 1
-    """Generations of learned predators."""
+    generations: int = 2
+    """Generations of learned predators. More are not always better: preys also forget."""
     prey_steps: int = 2_000_000
     """Environment steps of each prey."""
-    predator_steps: int = 3_000_000
+    predator_steps: int = 2_000_000
     """Environment steps of each generation of predators."""
     num_predators: int = 3
     """Predators that the prey will meet; its network fits this number only."""
@@ -74,7 +78,10 @@ def train_prey(recipe: PreyRecipe, console: Console | None = None) -> Path:
     predators: list[str] = []
     prey = _prey(recipe, 0, predators)
     for generation in range(1, recipe.generations + 1):
-        predators.append(str(_predators(recipe, generation, prey)))
+        hunters = _predators(recipe, generation, prey)
+        caught = load_agent(hunters).card["test_return"]
+        console.print(f"Against {prey}, predators learned to earn {caught:.1f}", soft_wrap=True)
+        predators.append(str(hunters))
         prey = _prey(recipe, generation, predators)
     console.print(f"The prey of generation {recipe.generations}: {prey}", soft_wrap=True)
     console.print(f"Chase it: naht train mpe-pp ippo --prey {prey}", soft_wrap=True)
@@ -97,20 +104,24 @@ def _predators(recipe: PreyRecipe, generation: int, prey: Path) -> Path:
     # Pinned, so that better settings found later do not change who the prey grew up with.
     config = replace(config, algorithm=replace(config.algorithm, lr=1e-3, bootstrap_time_limit=False))
     world = PredatorPrey(recipe.num_predators, recipe.num_obstacles, prey=str(prey))
-    return _finish(replace(config, task=world, steps=recipe.predator_steps), recipe, f"generation{generation}")
+    config = replace(config, task=world, steps=recipe.predator_steps, devices=DEVICES)
+    return _finish(config, recipe, f"generation{generation}")
 
 
 def _prey(recipe: PreyRecipe, generation: int, predators: Sequence[str]) -> Path:
     path = recipe.out / f"prey{generation}.safetensors"
+    # Without decoys, a prey never sees a predator far off, and learned ones soon find out what that does to it.
+    decoys = [f"decoy:{seat}" for seat in range(recipe.num_predators)]
     config = RunConfig(
         task=Flight(recipe.num_predators, recipe.num_obstacles),
         algorithm_name="prey",
         algorithm=FLEEING,
-        teams=TeamsConfig(1, (*SCRIPTED, *predators), slots="last"),
+        teams=TeamsConfig(1, (*SCRIPTED, *decoys, *predators), slots="last"),
         seed=recipe.seed + generation,
         steps=recipe.prey_steps,
         test_every=recipe.prey_steps // 10,
         test_episodes=512,
+        devices=DEVICES,
     )
     agent = load_agent(_finish(config, recipe, f"generation{generation}"))
     network = agent.params.actor["params"]
