@@ -16,7 +16,9 @@ from naht.agents.teammate_model import ModelConfig, others, teammates_of
 from naht.envs.base import EnvSpec
 from naht.learning.learner import make_learner
 from naht.learning.minibatches import chunked_gradient, draw_minibatches, map_rows
-from naht.learning.ppo import PPO, AgentRows, PPOConfig, TeamRows, as_vector, concat, unroll
+from naht.learning.optimisation import as_vector
+from naht.learning.ppo import PPO, PPOConfig
+from naht.learning.rows import AgentRows, TeamRows, concat, unroll
 from naht.teams.population import Roster
 from probes import Recall, Rough, play, prepare, reset, update
 

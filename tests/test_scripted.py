@@ -253,6 +253,7 @@ def test_numbers_of_predators():
         "pincer:1,2",
         "ambush:-2",
         "decoy:3",
+        "decoy:0.5",
         "turns",
     ],
 )

@@ -26,7 +26,7 @@ from naht.experiments.prey import PreyRecipe
 from naht.experiments.prey import train_prey as make_prey
 from naht.experiments.time_to_return import TimeToReturnStudy, time_to_return
 from naht.report.replay import check_output, record, save_replay
-from naht.teams.population import Member, Population, load_members
+from naht.teams.population import Member, Population, load_members, saved_member, told_apart
 from naht.training.config import ALGORITHMS, Preset, RunConfig, TaskT, run_config
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
@@ -330,9 +330,12 @@ def watch(args: Sequence[str]) -> None:
     chosen = parse(Watch, "watch", args)
     if not chosen.agents:
         raise NahtError("AGENT missing: usage: naht watch AGENT [AGENT ...]")
-    card, *_ = [load_agent(path).card for path in chosen.agents]
+    paths = [str(path) for path in chosen.agents]
+    agents = [load_agent(path) for path in paths]
+    card = agents[0].card
     env = decode(card["task"])
-    controlled = Population(load_members([str(path) for path in chosen.agents], env.spec))
+    members = [saved_member(agent, path, env.spec) for agent, path in zip(agents, paths, strict=True)]
+    controlled = Population(told_apart(members, paths))
     check_output(env, chosen.out, fps=chosen.fps, frames=chosen.frames)
     teammates = chosen.teammates or tuple(card["config"]["teams"]["teammates"])
     replays = record(

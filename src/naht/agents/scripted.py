@@ -258,7 +258,7 @@ class Ambush(Interceptor):
 @setting
 @dataclass(frozen=True)
 class Decoy(Pincer):
-    """Pincers, but one of them leaves: away from the middle of the world, out of everybody's sight of things."""
+    """Pincers, but one of them leaves for good, outwards from the middle of the world."""
 
     leaver: int = 0
     """The seat of the one who leaves."""
@@ -266,7 +266,7 @@ class Decoy(Pincer):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
-            0 <= self.leaver < self.num_agents,
+            self.leaver in range(self.num_agents),
             f"leaver is {self.leaver}: a team of {self.num_agents} has seats 0 to {self.num_agents - 1}",
         )
 
@@ -315,7 +315,7 @@ BOTS: dict[str, dict[str, Bot]] = {
         ),
         "decoy": Bot(
             "pincers, one of whom leaves for good (decoy:SEAT for who; default: seat 0)",
-            lambda spec, leaver=0: Decoy(num_agents=spec.num_agents, leaver=int(leaver)),
+            lambda spec, leaver=0: Decoy(num_agents=spec.num_agents, leaver=leaver),
         ),
     },
 }

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from naht.agents.networks import NetworkConfig, RecurrentNetwork, init_params
 from naht.agents.policy import masked_log_probs, pick
@@ -25,9 +24,11 @@ from naht.config import setting
 from naht.devices import SHARED, SPLIT, own_key
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
-from naht.learning.minibatches import Loss, Metrics, Minibatches, chunked_gradient, draw_minibatches, map_rows
+from naht.learning.minibatches import Metrics, draw_minibatches, map_rows
 from naht.learning.normalisation import RunningStats, masked_mean, masked_standardise, masked_sum
+from naht.learning.optimisation import anneal, as_vector, clipped_adam, fit
 from naht.learning.returns import td_lambda
+from naht.learning.rows import AgentRows, Batch, Histories, LookBack, TeamRows, before, concat, unroll
 from naht.rollout import Trajectory
 
 
@@ -129,107 +130,8 @@ class PPOState(NamedTuple):
     encoder_memory: Array  # [B, M, H of the model], likewise; of use in the seats of uncontrolled agents
 
 
-class AgentRows(NamedTuple):
-    """What the losses of actor and critic read: one row per agent and sequence, [R, L, ...]."""
-
-    x: Array  # [R, L, I] observation, last action, seat
-    embedding: Array  # [R, L, E] of the team, as at collection: a constant for PPO
-    first: Array  # [R, L] bool
-    avail: Array  # [R, L, A] bool
-    action: Array  # [R, L] int32
-    log_prob: Array  # [R, L] at collection
-    advantage: Array  # [R, L]
-    value: Array  # [R, L] at collection
-    target: Array  # [R, L]
-    actor_weight: Array  # [R, L] float: data that train the actor, and the model of others
-    critic_weight: Array  # [R, L] float: data that train the critic
-    actor_h0: Array  # [R, H] before the first step, or [R, L, H] stored for every step
-    critic_h0: Array  # likewise
-    encoder_h0: Array  # [R, H of the model]
-
-
-class TeamRows(NamedTuple):
-    """What agents of a team share and what the teammate model predicts: a row per team and sequence."""
-
-    global_state: Array  # [R / M, L, S]; width 0 unless the critic reads it
-    obs: Array  # [R / M, L, M, O]
-    action: Array  # [R / M, L, M] int32
-    alive: Array  # [R / M, L, M] bool
-    controlled: Array  # [R / M, L, M] bool
-
-
-class Histories(NamedTuple):
-    """All that agents have seen in a batch, a row per agent."""
-
-    x: Array  # [R, T, I] observation, last action, seat
-    first: Array  # [R, T] bool
-    global_state: Array  # [R, T, S]; width 0 unless the critic reads it
-    x_next: Array  # [R, K, I] after each of the last K steps, before any restart
-    global_state_next: Array  # [R, K, S]
-    actor_start: Array  # [R, H] before the first step
-    encoder_start: Array  # [R, H of the model]
-    critic_start: Array  # [R, H]
-
-
-class LookBack(NamedTuple):
-    """What the networks make of histories. Memories are those before each step, of width 0 where nobody reads them."""
-
-    embedding: Array  # [R, T, E]
-    values: Array  # [R, T]
-    next_values: Array  # [R, T], of what follows each step
-    actor_memory: Array  # [R, T, H]
-    critic_memory: Array  # [R, T, H]
-    encoder_memory: Array  # [R, T, H of the model]
-    encoder_end: Array  # [R, H of the model], after the last step
-    critic_end: Array  # [R, H]
-
-
 LOOK_BACK_ROWS = 32
 """Rows that are looked back on at once: few enough for the processor's cache. Changes speed only."""
-
-
-class Batch(NamedTuple):
-    """A batch of experience cut into rows. Row r is the agent in slot r % M of team r // M."""
-
-    agents: AgentRows
-    teams: TeamRows
-
-    def take(self, rows: Array) -> tuple[AgentRows, TeamRows, Array]:
-        """Rows by index [C], time first: agents [L, C, ...], their teams [L, C, M, ...], their slots [C].
-
-        Indices beyond the end give rows of zeros, which have no weight.
-        """
-        m = self.teams.obs.shape[2]
-
-        def pick_rows(indices: Array, leaf: Array) -> Array:
-            return jnp.take(leaf, indices, axis=0, mode="fill", fill_value=0)
-
-        agents = jax.tree.map(lambda leaf: pick_rows(rows, leaf), self.agents)
-        starts = ("actor_h0", "critic_h0", "encoder_h0")
-        timed = {k: v.swapaxes(0, 1) for k, v in agents._asdict().items() if k not in starts or v.ndim == 3}
-        teams = jax.tree.map(lambda leaf: pick_rows(rows // m, leaf).swapaxes(0, 1), self.teams)
-        return agents._replace(**timed), teams, rows % m
-
-
-Network = Callable[[Array, Array, Array], tuple[Array, Array]]
-
-
-def unroll(network: Network, x: Array, h0: Array, first: Array) -> tuple[Array, Array]:
-    """Run a recurrent network over x [L, R, I] with first [L, R]. Returns outputs and hidden states [L, R, ...].
-
-    h0 [R, H] is the hidden state before the first step: the network runs through time. h0 [L, R, H] has one state for
-    every step: each step stands alone and no gradient flows through time.
-    """
-    if h0.ndim == 2:
-        return network(x, h0, first)
-    steps, rows = first.shape
-    y, hidden = network(x.reshape(1, steps * rows, -1), h0.reshape(steps * rows, -1), first.reshape(1, -1))
-    return y.reshape(steps, rows, -1), hidden.reshape(steps, rows, -1)
-
-
-def before(hidden: Array, start: Array) -> Array:
-    """States after each step [T, ...] and before the first [...] -> states before each step [T, ...]."""
-    return jnp.concatenate([start[None], hidden[:-1]])
 
 
 @dataclass(frozen=True)
@@ -312,31 +214,11 @@ class PPO:
 
     def update(self, state: PPOState, trajectory: Trajectory, key: Array, progress: Array) -> tuple[PPOState, Metrics]:
         """Learn from one batch. progress [] in 0..1 is the fraction of the run that has passed."""
-        c = self.config
-        k_actor, k_critic, k_model = jax.random.split(own_key(key, self.devices), 3)
+        c, devices = self.config, self.devices
+        k_actor, k_critic, k_model = jax.random.split(own_key(key, devices), 3)
         state, batch, metrics = self.prepare(state, trajectory)
         lr = anneal(c.lr, c.lr_end, progress)
         entropy = anneal(c.entropy, c.entropy_end, progress)
-
-        def fit(
-            loss: Loss,
-            params: PyTree,
-            opt: PyTree,
-            optimiser: optax.GradientTransformation,
-            rate: Array | float,
-            minibatches: Minibatches,
-        ) -> tuple[tuple[PyTree, PyTree], Metrics]:
-            # All parameters as one vector: few long operations instead of many tiny ones, each of which is compiled.
-            vector, as_tree = ravel_pytree(params)
-
-            def step(carry: tuple[Array, PyTree], minibatch: Minibatches) -> tuple[tuple[Array, PyTree], Metrics]:
-                vector, opt = carry
-                gradient, log = chunked_gradient(loss, as_tree(vector), batch, minibatch, self.devices)
-                update, opt = optimiser.update(gradient, opt)
-                return (vector - rate * update, opt), log | {"gradient_norm": optax.tree.norm(gradient)}
-
-            (vector, opt), log = jax.lax.scan(step, (vector, opt), minibatches)
-            return (as_tree(vector), opt), log
 
         controlled = (batch.agents.actor_weight > 0).any(-1)
         learning = (batch.agents.critic_weight > 0).any(-1)
@@ -345,16 +227,18 @@ class PPO:
 
         deal = draw_minibatches(k_actor, controlled, c.epochs, c.minibatches, c.chunk)
         (actor, actor_opt), log = fit(
-            partial(self.actor_loss, entropy), policy.actor, state.actor_opt, self.optimiser, lr, deal
+            partial(self.actor_loss, entropy), policy.actor, state.actor_opt, self.optimiser, lr, batch, deal, devices
         )
         metrics |= _named("actor", log)
         deal = draw_minibatches(k_critic, learning, c.epochs, c.minibatches, c.chunk)
-        (critic, critic_opt), log = fit(self.critic_loss, critic, state.critic_opt, self.optimiser, lr, deal)
+        (critic, critic_opt), log = fit(
+            self.critic_loss, critic, state.critic_opt, self.optimiser, lr, batch, deal, devices
+        )
         metrics |= _named("critic", log)
         if c.modelling:
             deal = draw_minibatches(k_model, controlled, c.model_epochs, c.model_minibatches, c.chunk)
             ((encoder, decoders), model_opt), log = fit(
-                self.model_loss, (encoder, decoders), model_opt, self.model_optimiser, c.model_lr, deal
+                self.model_loss, (encoder, decoders), model_opt, self.model_optimiser, c.model_lr, batch, deal, devices
             )
             metrics |= _named("model", log)
         params = PPOParams(RecurrentParams(actor, encoder), critic, decoders)
@@ -568,26 +452,6 @@ class PPO:
             metrics[f"action_prob_{name}"] = masked_sum(jnp.exp(log_prob), share)
             metrics[f"share_{name}"] = share.sum()
         return loss, (weight.sum(), metrics)
-
-
-def clipped_adam(max_norm: float) -> optax.GradientTransformation:
-    """Adam on gradients of bounded norm."""
-    return optax.chain(optax.clip_by_global_norm(max_norm), optax.scale_by_adam(eps=1e-5))
-
-
-def as_vector(params: PyTree) -> Array:
-    """All parameters one after the other, [P]."""
-    return ravel_pytree(params)[0]
-
-
-def concat(*parts: Array) -> Array:
-    """What actor and critic read: [..., I], [..., E], ... -> [..., I + E + ...]."""
-    return jnp.concatenate([part for part in parts if part.shape[-1]], axis=-1)
-
-
-def anneal(start: float, end: float | None, progress: Array) -> Array | float:
-    """Linear from start to end as progress goes from 0 to 1; constant without an end."""
-    return start if end is None else start + (end - start) * progress
 
 
 def _named(part: str, log: Metrics) -> Metrics:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.agents.policy import Percept, Policy
-from naht.agents.saved import load_agent
+from naht.agents.saved import Agent, load_agent
 from naht.agents.scripted import make_bot
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
@@ -153,23 +153,29 @@ def load_members(names: Sequence[str], spec: EnvSpec) -> list[Member]:
 
     A saved agent keeps its own name, unless another has the same: then both are called by their paths.
     """
-    members = [_load_member(name, spec) for name in names]
+    members = [
+        saved_member(load_agent(name), name, spec) if Path(name).exists() else Member(name, make_bot(name, spec))
+        for name in names
+    ]
+    return told_apart(members, names)
+
+
+def saved_member(agent: Agent, path: str, spec: EnvSpec) -> Member:
+    """An agent, loaded from a path, as a member on a task of these sizes."""
+    require(
+        agent.spec == spec,
+        f"{path} was trained on {agent.spec}, which is not {spec}: teammates must share the task's sizes",
+    )
+    return Member(agent.name, agent.policy, agent.params)
+
+
+def told_apart(members: Sequence[Member], names: Sequence[str]) -> list[Member]:
+    """Members of the same name take those that the user wrote."""
     called = [member.name for member in members]
     return [
         member if called.count(member.name) == 1 else replace(member, name=name)
         for name, member in zip(names, members, strict=True)
     ]
-
-
-def _load_member(name: str, spec: EnvSpec) -> Member:
-    if not Path(name).exists():
-        return Member(name, make_bot(name, spec))
-    agent = load_agent(name)
-    require(
-        agent.spec == spec,
-        f"{name} was trained on {agent.spec}, which is not {spec}: teammates must share the task's sizes",
-    )
-    return Member(agent.name, agent.policy, agent.params)
 
 
 class Population:
