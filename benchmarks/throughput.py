@@ -3,6 +3,7 @@
     make bench                                         everything
     python benchmarks/throughput.py parts              predator-prey at the paper's sizes, and the bit game
     python benchmarks/throughput.py scaling            environments, team size, population size, devices
+    python benchmarks/throughput.py algorithms         the five algorithms of self-play, beside the authors' code
     python benchmarks/throughput.py memory             peak memory of whole training, in a process of its own
 
 Each number is the best of several repetitions after compilation; one environment step moves the whole team once.
@@ -21,8 +22,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from naht.runtime import configure
 
@@ -39,7 +41,9 @@ from naht.devices import AXIS, SHARED, SPLIT, own_key, place, spread  # noqa: E4
 from naht.envs.base import Environment  # noqa: E402
 from naht.envs.predator_prey import PredatorPrey  # noqa: E402
 from naht.envs.prey import Prey  # noqa: E402
+from naht.learning.learner import Learner, make_learner  # noqa: E402
 from naht.learning.ppo import PPO  # noqa: E402
+from naht.training.config import Preset  # noqa: E402
 from naht.training.run import Trainer  # noqa: E402
 
 REPETITIONS = 5
@@ -63,8 +67,9 @@ def matmul_peak(devices: int, size: int = 1024) -> float:
     return devices * 2 * size**3 / seconds(lambda: product(a), 20)
 
 
-def multiplications(learner: PPO) -> dict[str, float]:
+def multiplications(learner: Learner) -> dict[str, float]:
     """Multiply-adds of all matrix products per environment step, by part, with N uniform on 1..M-1."""
+    assert isinstance(learner, PPO)
     c, spec = learner.config, learner.spec
     x, h, m = spec.obs_size + spec.num_actions + spec.num_agents, c.network.hidden, spec.num_agents
     e, g = (c.model.embedding, c.model.hidden) if c.modelling else (0, 0)
@@ -103,8 +108,8 @@ class Job:
         return trainer, place(crowd.params, self.devices, SHARED)
 
     @property
-    def learner(self) -> PPO:
-        return PPO(self.config.task.spec, self.config.algorithm, self.devices)
+    def learner(self) -> Learner:
+        return make_learner(self.config.task.spec, self.config.algorithm, self.devices)
 
     @property
     def steps(self) -> int:
@@ -114,7 +119,15 @@ class Job:
         """Environment steps per second of whole training."""
         trainer, theirs = self.trainer()
         state = trainer.init(jax.random.key(0))
-        return self.steps / seconds(lambda: trainer.step(state, theirs), repetitions)
+        for _ in range(ceil(getattr(self.config.algorithm, "learning_starts", 0) / self.learner.num_envs)):
+            state, _ = trainer.step(state, theirs)  # a replay has to fill up before anything is learned
+
+        def step() -> Any:
+            nonlocal state
+            state, metrics = trainer.step(state, theirs)
+            return metrics
+
+        return self.steps / seconds(step, repetitions)
 
     def parts(self) -> dict[str, float]:
         """Environment steps per second of every part."""
@@ -139,7 +152,7 @@ class Job:
             return learner.prepare(learner_state, tr)[:2]
 
         def update(learner_state: Any, tr: Any) -> Any:
-            return learner.update(learner_state, tr, key, jnp.zeros(()))
+            return learner.update(learner_state, (), tr, key, jnp.zeros(()))[::2]
 
         look_back = jax.jit(spread(prepare, n, (learner.layout, layout), (learner.layout, SPLIT)))
         learn = jax.jit(spread(update, n, (learner.layout, layout), (learner.layout, SHARED)))
@@ -244,6 +257,20 @@ def scaling(devices: int) -> None:
         row(f"{number} device", Job(predator_prey(), 5, number))
 
 
+AUTHORS = {"iql": 455, "vdn": 455, "qmix": 410, "ippo": 870, "mappo": 910}
+"""Environment steps per second of the authors' PyTorch code, measured on 2 cores of such a machine."""
+
+
+def algorithms(devices: int) -> None:
+    """Self-play on predator-prey. The preset 'paper' does the authors' work: as many updates on as many episodes."""
+    print(f"\nWhole training in self-play, {devices} devices\n")
+    print("| algorithm | preset | env steps/s | the authors' code | ratio |\n|---|---|---:|---:|---:|")
+    for name, authors in AUTHORS.items():
+        for preset in ("paper", "tuned"):
+            rate = Job(run_config("mpe-pp", name, cast(Preset, preset)), 0, devices).whole()
+            print(f"| {name} | {preset} | {rate:,.0f} | {authors} | {rate / authors:.1f} |", flush=True)
+
+
 def memory(devices: int) -> None:
     """Peak memory of training a few updates, with compilation and, the second time, from the cache."""
     command = [sys.executable, __file__, "memory-child", "--devices", str(devices)]
@@ -262,12 +289,13 @@ def memory_child(devices: int) -> None:
 
 
 def main() -> None:
-    commands = {"parts": parts, "scaling": scaling, "memory": memory, "memory-child": memory_child}
+    commands = {"parts": parts, "scaling": scaling, "algorithms": algorithms, "memory": memory}
+    commands |= {"memory-child": memory_child}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=[*commands, []], default=[], help="default: parts scaling memory")
+    parser.add_argument("what", nargs="*", choices=[*commands, []], default=[], help="default: all but memory-child")
     parser.add_argument("--devices", type=int, default=jax.device_count(), help="default: all")
     chosen = parser.parse_args()
-    for name in chosen.what or ["parts", "scaling", "memory"]:
+    for name in chosen.what or ["parts", "scaling", "algorithms", "memory"]:
         commands[name](chosen.devices)
 
 

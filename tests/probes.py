@@ -95,3 +95,34 @@ class Recall:
         last = time >= self.horizon
         reward = jnp.where(last, (actions == bit).mean(), 0.0).astype(jnp.float32)
         return (time, bit), self._view(time, bit)._replace(reward=reward, truncated=last)
+
+
+@setting
+@dataclass(frozen=True)
+class TwoStep:
+    """The two-step game of the QMIX paper: agent 0 chooses one of two matrix games, both then play it.
+
+    The first game always pays 7; the second pays 0, 1, 1 or 8, which no sum of the agents' values can express: a team
+    that adds them up settles for 7, a team that mixes them monotonically finds 8.
+    """
+
+    num_agents: int = 2
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec("two-step", 2, obs_size=3, state_size=3, num_actions=2, horizon=2)
+
+    def _view(self, place: Array) -> TimeStep:
+        where = jax.nn.one_hot(place, 3)
+        return opening(jnp.broadcast_to(where, (2, 3)), where, jnp.ones((2, 2), bool))
+
+    def reset(self, key: Array) -> tuple[Array, TimeStep]:
+        del key
+        return jnp.zeros((), jnp.int32), self._view(jnp.zeros((), jnp.int32))
+
+    def step(self, key: Array, place: Array, actions: Array) -> tuple[Array, TimeStep]:
+        del key
+        second = jnp.array([[0.0, 1.0], [1.0, 8.0]])[actions[0], actions[1]]
+        reward = jnp.where(place == 0, 0.0, jnp.where(place == 1, 7.0, second))
+        new = jnp.where(place == 0, 1 + actions[0], place)
+        return new, self._view(new)._replace(reward=reward, terminated=place > 0)

@@ -45,10 +45,10 @@ def test_two_devices_learn_what_one_does():
     _, tr = play(arena, params, theirs.params, reset(arena, jax.random.key(1)), jax.random.key(2), 12)
     by_time: Trajectory = jax.tree.map(lambda _: jax.sharding.PartitionSpec(None, *SPLIT), tr)
     layout = by_time._replace(start_memory=jax.tree.map(lambda _: SPLIT, tr.start_memory))
-    shared_update = spread(two.update, 2, (two.layout, layout, SHARED, SHARED), (two.layout, SHARED))
+    shared_update = spread(two.update, 2, (two.layout, SPLIT, layout, SHARED, SHARED), (two.layout, SPLIT, SHARED))
     key, progress = jax.random.key(3), jnp.zeros(())
-    expected, log = update(one, state, tr, key, progress)
-    got, shared_log = jax.jit(shared_update)(place(state, 2, two.layout), tr, key, progress)
+    expected, _, log = update(one, state, (), tr, key, progress)
+    got, _, shared_log = jax.jit(shared_update)(place(state, 2, two.layout), (), tr, key, progress)
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5)
     for name in log:

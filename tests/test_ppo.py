@@ -143,7 +143,7 @@ def test_poisoned_strangers_change_nothing_in_a_controlled_only_update():
     """
     config = replace(CONFIG, uncontrolled_data=False, modelling=False)
     learner, state, tr = collect(config)
-    clean, _ = update(learner, state, tr, jax.random.key(0), 0.0)
+    clean, _, _ = update(learner, state, (), tr, jax.random.key(0), 0.0)
     strangers = ~tr.team.controlled
     wild = jax.random.normal(jax.random.key(9), tr.obs.shape) * 1e3
     dirty_tr = tr._replace(
@@ -152,7 +152,7 @@ def test_poisoned_strangers_change_nothing_in_a_controlled_only_update():
         log_prob=jnp.where(strangers, jnp.nan, tr.log_prob),
         action=jnp.where(strangers, 1, tr.action),
     )
-    dirty, _ = update(learner, state, dirty_tr, jax.random.key(0), 0.0)
+    dirty, _, _ = update(learner, state, (), dirty_tr, jax.random.key(0), 0.0)
     assert equal(clean.params.policy.actor, dirty.params.policy.actor)
     assert equal(clean.params.critic, dirty.params.critic)
 
@@ -173,7 +173,7 @@ def test_ppo_does_not_train_the_encoder(collected):
     """With the model's own learning rate at (almost) nothing, an update leaves encoder and decoders alone."""
     learner, state, tr = collected
     learner = PPO(learner.spec, replace(learner.config, model_lr=1e-30))
-    new, _ = update(learner, state, tr, jax.random.key(0), 0.0)
+    new, _, _ = update(learner, state, (), tr, jax.random.key(0), 0.0)
     assert equal(state.params.policy.encoder, new.params.policy.encoder)
     assert not equal(state.params.policy.actor, new.params.policy.actor)
     assert not equal(state.params.critic, new.params.critic)
@@ -409,7 +409,7 @@ def test_a_recurrent_team_learns_to_remember(memory):
         k_play, k_update = jax.random.split(key)
         params = (jax.tree.map(lambda x: x[None], learner.policy_params(state)),)
         running, tr = arena.play(params, (), running, k_play, learner.rollout_steps)
-        state, _ = learner.update(state, tr, k_update, jnp.zeros(()))
+        state, _, _ = learner.update(state, (), tr, k_update, jnp.zeros(()))
         return (state, running), tr.reward.sum(0).mean()
 
     carry = learner.init(jax.random.key(0)), reset(arena, jax.random.key(1))

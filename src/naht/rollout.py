@@ -45,6 +45,8 @@ class Trajectory(NamedTuple):
     terminated: Array  # [T, B] bool
     truncated: Array  # [T, B] bool
     next_obs: Array  # [T, B, M, O], after the step and before any restart
+    next_avail: Array  # [T, B, M, A] bool, likewise
+    next_alive: Array  # [T, B, M] bool
     next_global_state: Array  # [T, B, S]
     episode_return: Array  # [T, B], up to and with this step: the episode's return where it ends
     episode_length: Array  # [T, B] int32
@@ -85,11 +87,12 @@ class Arena:
         ours = self.controlled.seat(team.controlled, team.member)
         return ours, self.uncontrolled.seat(~team.controlled, team.member)
 
-    def reset(self, key: Array) -> ArenaState:
-        """Every environment begins an episode with a freshly sampled team."""
+    def reset(self, key: Array, team: Team | None = None) -> ArenaState:
+        """Every environment begins an episode, with a freshly sampled team or the given one (arrays [B, M])."""
         for_env, for_team = jax.random.split(key, (2, self.num_envs))
         env_state, time_step = jax.vmap(self.env.reset)(for_env)
-        team = jax.vmap(self.sampler.sample)(for_team, env_state)
+        if team is None:
+            team = jax.vmap(self.sampler.sample)(for_team, env_state)
         state = ArenaState(
             env_state=env_state,
             time_step=time_step,
@@ -152,6 +155,8 @@ class Arena:
                 terminated=after.terminated,
                 truncated=after.truncated,
                 next_obs=after.obs,
+                next_avail=after.avail,
+                next_alive=after.alive,
                 next_global_state=after.global_state,
                 episode_return=now.episode_return,
                 episode_length=now.episode_length,

@@ -17,7 +17,7 @@ from flax import linen as nn
 from flax import struct
 
 from naht.config import setting
-from naht.envs.base import Array, PyTree
+from naht.envs.base import Array, EnvSpec, PyTree
 
 GRUResiduals = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
 
@@ -200,6 +200,8 @@ class NetworkConfig:
 
     hidden: int = 64
     """Width of the dense layers and of the GRU."""
+    layers: int = 2
+    """Dense layers before the GRU."""
     layer_norm: bool = True
     """LayerNorm after every dense layer and after the GRU."""
     input_norm: bool = True
@@ -209,7 +211,7 @@ class NetworkConfig:
 
 
 class RecurrentNetwork(nn.Module):
-    """[LayerNorm] -> (Dense, ReLU, LayerNorm) x 2 -> GRU -> LayerNorm -> Dense."""
+    """[LayerNorm] -> (Dense, ReLU, LayerNorm) x layers -> GRU -> LayerNorm -> Dense."""
 
     config: NetworkConfig
     outputs: int
@@ -220,7 +222,7 @@ class RecurrentNetwork(nn.Module):
         """x [T, R, I], h0 [R, H], first [T, R] -> (outputs [T, R, outputs], hidden states [T, R, H])."""
         if self.config.input_norm:
             x = normalise()(x)
-        for _ in range(2):
+        for _ in range(self.config.layers):
             x = nn.relu(dense(self.config.hidden)(x))
             if self.config.layer_norm:
                 x = normalise()(x)
@@ -231,6 +233,12 @@ class RecurrentNetwork(nn.Module):
         return dense(self.outputs, self.output_scale)(y), hidden
 
 
-def agent_inputs(obs: Array, last_action: Array, slot: Array, num_actions: int, num_agents: int) -> Array:
-    """What every network of an agent reads: its observation, last action and seat. Axes [..., O], [...], [...]."""
-    return jnp.concatenate([obs, jax.nn.one_hot(last_action, num_actions), jax.nn.one_hot(slot, num_agents)], axis=-1)
+def agent_inputs(network: NetworkConfig, spec: EnvSpec, obs: Array, last_action: Array, slot: Array) -> Array:
+    """What every network of an agent reads: its observation, last action and seat. [..., O], [...], [...] -> [..., I].
+
+    A reflex agent reads its observation only.
+    """
+    if not network.history:
+        return obs
+    one_hots = jax.nn.one_hot(last_action, spec.num_actions), jax.nn.one_hot(slot, spec.num_agents)
+    return jnp.concatenate([obs, *one_hots], axis=-1)

@@ -53,9 +53,7 @@ class RecurrentPolicy:
 
     def inputs(self, obs: Array, last_action: Array, slot: Array) -> Array:
         """What the networks read: [..., O], [...], [...] -> [..., I]."""
-        if not self.network.history:
-            return obs
-        return agent_inputs(obs, last_action, slot, self.spec.num_actions, self.spec.num_agents)
+        return agent_inputs(self.network, self.spec, obs, last_action, slot)
 
     def init(self, key: Array) -> RecurrentParams:
         k_actor, k_encoder = jax.random.split(key)

@@ -9,8 +9,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-import naht.agents.recurrent  # noqa: F401 (files name the classes that are registered there)
+import naht.agents.recurrent
+import naht.agents.value  # noqa: F401 (files name the classes that are registered there)
 from naht.agents.policy import NO_ACTION, Percept, Policy
 from naht.config import decode, encode
 from naht.envs.base import Array, EnvSpec, PyTree
@@ -66,8 +68,11 @@ class Agent:
         )
         return action, (inner, action)
 
-    def save(self, path: str | Path) -> Path:
-        """Write `path` (ending in .safetensors) and, beside it, the card as readable JSON."""
+    def save(self, path: str | Path, *, float16: bool = False) -> Path:
+        """Write `path` (ending in .safetensors) and, beside it, the card as readable JSON.
+
+        With `float16` the parameters take half the space, and lose what that rounds off.
+        """
         path = Path(path)
         require(path.suffix == SUFFIX, f"an agent's file ends in {SUFFIX}, got '{path.name}'")
         header = {
@@ -77,7 +82,10 @@ class Agent:
             "spec": encode(self.spec),
             "card": self.card | {"naht": __version__},
         }
-        write_arrays(path, named_arrays(self.params), header)
+        arrays = named_arrays(self.params)
+        if float16:
+            arrays = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in arrays.items()}
+        write_arrays(path, arrays, header)
         write_file(path.with_suffix(".card.json"), (json.dumps(header, indent=2) + "\n").encode())
         return path
 

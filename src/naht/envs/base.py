@@ -6,13 +6,15 @@ world; batches are made by `jax.vmap`. All arrays carry the agent axis `M` first
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from naht.config import setting
+from naht.config import encode, setting
 
 Array = jax.Array
 PyTree = Any
@@ -57,6 +59,17 @@ class Environment(Protocol):
     def step(self, key: Array, state: PyTree, actions: Array) -> tuple[PyTree, TimeStep]:
         """Every agent acts at once; actions [M] int32. Must set `truncated` (or `terminated`) at `spec.horizon`."""
         ...
+
+
+def world_of(env: Environment) -> str:
+    """Tells environments apart that have equal settings but read different files; empty for those that read none."""
+    return getattr(env, "fingerprint", "")
+
+
+def task_hash(env: Environment) -> str:
+    """A short name for a task with all its settings and the files that it reads."""
+    text = json.dumps(encode(env), sort_keys=True) + world_of(env)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def opening(obs: Array, global_state: Array, avail: Array, metrics: dict[str, Array] | None = None) -> TimeStep:

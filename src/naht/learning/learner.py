@@ -8,6 +8,7 @@ from naht.agents.policy import Policy
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import NahtError
 from naht.learning.ppo import PPO, PPOConfig
+from naht.learning.value_based import ValueBased, ValueConfig
 from naht.rollout import Trajectory
 
 
@@ -36,18 +37,25 @@ class Learner(Protocol):
         """The state at the start of a run. Called outside compiled code, so that NumPy may draw it."""
         ...
 
+    def init_experience(self) -> PyTree:
+        """What is kept of past batches, empty: leaves [K, ...], shared out among devices along K; () for nothing."""
+        ...
+
     def policy_params(self, state: PyTree) -> PyTree:
         """What the policy needs to act."""
         ...
 
     def update(
-        self, state: PyTree, trajectory: Trajectory, key: Array, progress: Array
-    ) -> tuple[PyTree, dict[str, Array]]:
-        """Learn from one batch; progress [] in 0..1 is the fraction of the run that has passed."""
+        self, state: PyTree, experience: PyTree, trajectory: Trajectory, key: Array, progress: Array
+    ) -> tuple[PyTree, PyTree, dict[str, Array]]:
+        """Learn from one batch; progress [] in 0..1 is the fraction of the run that has passed.
+
+        Where the batch goes in `experience` may depend on the state only: repeating an update repeats its writes.
+        """
         ...
 
 
-AlgorithmConfig = PPOConfig
+AlgorithmConfig = PPOConfig | ValueConfig
 """The settings of any algorithm."""
 
 
@@ -55,4 +63,6 @@ def make_learner(spec: EnvSpec, config: AlgorithmConfig, devices: int = 1) -> Le
     """The learner that these settings are for."""
     if isinstance(config, PPOConfig):
         return PPO(spec, config, devices)
+    if isinstance(config, ValueConfig):
+        return ValueBased(spec, config, devices)
     raise NahtError(f"no learner takes settings of type {type(config).__name__}")

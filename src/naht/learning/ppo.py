@@ -212,7 +212,13 @@ class PPO:
         """What the policy needs to act."""
         return state.params.policy
 
-    def update(self, state: PPOState, trajectory: Trajectory, key: Array, progress: Array) -> tuple[PPOState, Metrics]:
+    def init_experience(self) -> tuple[()]:
+        """PPO forgets every batch after its update."""
+        return ()
+
+    def update(
+        self, state: PPOState, experience: tuple[()], trajectory: Trajectory, key: Array, progress: Array
+    ) -> tuple[PPOState, tuple[()], Metrics]:
         """Learn from one batch. progress [] in 0..1 is the fraction of the run that has passed."""
         c, devices = self.config, self.devices
         k_actor, k_critic, k_model = jax.random.split(own_key(key, devices), 3)
@@ -242,7 +248,8 @@ class PPO:
             )
             metrics |= _named("model", log)
         params = PPOParams(RecurrentParams(actor, encoder), critic, decoders)
-        return state._replace(params=params, actor_opt=actor_opt, critic_opt=critic_opt, model_opt=model_opt), metrics
+        state = state._replace(params=params, actor_opt=actor_opt, critic_opt=critic_opt, model_opt=model_opt)
+        return state, experience, metrics
 
     def prepare(self, state: PPOState, trajectory: Trajectory) -> tuple[PPOState, Batch, Metrics]:
         """Everything that is computed once per batch, with the parameters that collected it."""

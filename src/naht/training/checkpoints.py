@@ -21,11 +21,17 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("[0-9]*/state.safetensors"))
 
 
-def save_checkpoint(folder: Path, step: int, state: PyTree, facts: dict[str, Any]) -> None:
-    """Write `folder/<step>/state.safetensors` in one move, then delete checkpoints beyond the newest few."""
+def newest_step(folder: Path) -> int | None:
+    """The step of the newest checkpoint."""
+    files = _files(folder)
+    return int(files[-1].parent.name) if files else None
+
+
+def save_checkpoint(folder: Path, step: int, state: PyTree, facts: dict[str, Any], keep: int = KEEP) -> None:
+    """Write `folder/<step>/state.safetensors` in one move, then delete all but the newest `keep` checkpoints."""
     path = folder / f"{step:012d}" / "state.safetensors"
     write_arrays(path, named_arrays(state), {"kind": "checkpoint", "format": FORMAT, "step": step, **facts})
-    for old in _files(folder)[:-KEEP]:
+    for old in _files(folder)[:-keep]:
         old.unlink()
         old.parent.rmdir()
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
+from naht.agents.networks import NetworkConfig
 from naht.agents.teammate_model import ModelConfig
 from naht.config import setting
 from naht.envs.base import Environment
@@ -14,6 +15,7 @@ from naht.envs.registry import make_env, task
 from naht.errors import require, unknown
 from naht.learning.learner import AlgorithmConfig
 from naht.learning.ppo import PPOConfig
+from naht.learning.value_based import Mixing, ValueConfig
 from naht.teams.sampler import NumControlled, Slots
 
 Preset = Literal["tuned", "paper", "released"]
@@ -77,6 +79,8 @@ class Algorithm:
     description: str
     settings: dict[str, Any]
     """Changes to the learner's settings in every preset: what makes it this algorithm."""
+    learner: Literal["ppo", "value"] = "ppo"
+    """Whose settings these are."""
     paper: dict[str, Any] = field(default_factory=dict)
     """Further changes in the presets 'paper' and 'released': its published hyper-parameters."""
     released: dict[str, Any] = field(default_factory=dict)
@@ -88,6 +92,11 @@ class Algorithm:
 _NO_MODEL = {"modelling": False}
 _SELF_PLAY = _NO_MODEL | {"uncontrolled_data": False}
 _STORED = {"actor_memory": "stored", "critic_memory": "stored"}
+
+
+def _value_based(description: str, mixing: Mixing) -> Algorithm:
+    return Algorithm(description, {"mixing": mixing}, "value", num_controlled="all")
+
 
 ALGORITHMS: dict[str, Algorithm] = {
     "poam": Algorithm(
@@ -116,6 +125,9 @@ ALGORITHMS: dict[str, Algorithm] = {
         released=_STORED,
         num_controlled="all",
     ),
+    "iql": _value_based("independent Q-learning, trained in self-play", "none"),
+    "vdn": _value_based("Q-learning of the sum of the agents' values, trained in self-play", "sum"),
+    "qmix": _value_based("Q-learning of a monotonic mix of the agents' values, trained in self-play", "monotonic"),
 }
 
 
@@ -123,12 +135,24 @@ ALGORITHMS: dict[str, Algorithm] = {
 class Settings:
     """Defaults of the runs on one task."""
 
-    learner: PPOConfig
+    ppo: PPOConfig
+    value: ValueConfig
     steps: int
     test_every: int
     test_episodes: int
     devices: int | None = None
 
+
+_TUNED_VALUE = ValueConfig(
+    capacity=4000,
+    batch=8,
+    updates_per_sequence=0.5,
+    lr=1e-3,
+    td_lambda=0.6,
+    target_every=100,
+    epsilon_steps=200_000,
+    network=NetworkConfig(layers=1, input_norm=False),
+)
 
 _BIT_GAME = PPOConfig(
     num_envs=16,
@@ -140,10 +164,11 @@ _BIT_GAME = PPOConfig(
     model=ModelConfig(hidden=16, embedding=16),
     chunk=8,
 )
-_BIT_GAME_RUN = Settings(_BIT_GAME, steps=100_000, test_every=5_000, test_episodes=128, devices=1)
+_BIT_GAME_VALUE = ValueConfig(num_envs=16, capacity=4000)
+_BIT_GAME_RUN = Settings(_BIT_GAME, _BIT_GAME_VALUE, steps=100_000, test_every=5_000, test_episodes=128, devices=1)
 _BIT_GAME_TUNED = replace(_BIT_GAME, gamma=0.9, gae_lambda=0.5, entropy_end=0.0, lr_end=1e-4)
 
-_MPE = Settings(PPOConfig(), steps=20_000_000, test_every=512_000, test_episodes=512)
+_MPE = Settings(PPOConfig(), ValueConfig(num_envs=8), steps=20_000_000, test_every=512_000, test_episodes=512)
 _MPE_TUNED = PPOConfig(
     num_envs=64,
     epochs=2,
@@ -162,12 +187,14 @@ PRESETS: dict[str, dict[str, Settings]] = {
     "bit-game": {
         "paper": _BIT_GAME_RUN,
         "released": _BIT_GAME_RUN,
-        "tuned": replace(_BIT_GAME_RUN, learner=_BIT_GAME_TUNED),
+        "tuned": replace(
+            _BIT_GAME_RUN, ppo=_BIT_GAME_TUNED, value=replace(_TUNED_VALUE, num_envs=16, epsilon_steps=20_000)
+        ),
     },
     "mpe-pp": {
         "paper": _MPE,
         "released": _MPE,
-        "tuned": Settings(_MPE_TUNED, steps=5_000_000, test_every=128_000, test_episodes=512),
+        "tuned": Settings(_MPE_TUNED, _TUNED_VALUE, steps=5_000_000, test_every=128_000, test_episodes=512),
     },
 }
 """Settings by task. `paper`: the published hyper-parameters, trained through time everywhere. `released`: the same with
@@ -193,7 +220,7 @@ def run_config(
     return RunConfig(
         task=env,
         algorithm_name=algorithm_name,
-        algorithm=replace(defaults.learner, **changes),
+        algorithm=replace(defaults.ppo if algorithm.learner == "ppo" else defaults.value, **changes),
         teams=TeamsConfig(algorithm.num_controlled, teammates),
         seed=seed,
         steps=defaults.steps,

@@ -24,7 +24,7 @@ import numpy as np
 from naht.agents.saved import Agent
 from naht.config import decode, encode, read_json
 from naht.devices import SHARED, SPLIT, check_devices, own_key, place, spread, total
-from naht.envs.base import Array, Environment, PyTree
+from naht.envs.base import Array, Environment, PyTree, task_hash, world_of
 from naht.errors import Interrupted, NahtError, require
 from naht.evaluation.play import play_episodes
 from naht.learning.learner import Learner, make_learner
@@ -32,7 +32,7 @@ from naht.rollout import Arena, ArenaState
 from naht.storage import digest, named_arrays, remove_unfinished, write_file
 from naht.teams.population import Population, Roster, load_members
 from naht.teams.sampler import Sampler, check_sampler, team_sampler
-from naht.training.checkpoints import load_newest, save_checkpoint, size_of
+from naht.training.checkpoints import KEEP, load_newest, newest_step, save_checkpoint, size_of
 from naht.training.config import RunConfig
 from naht.training.progress import Event, Report
 
@@ -43,6 +43,7 @@ class TrainState(NamedTuple):
     update: Array  # [] int32, updates done
     key: Array  # [] random key
     learner: PyTree
+    experience: PyTree  # what the learner keeps of past batches
     arena: ArenaState
     best_return: Array  # [] of the tests so far
 
@@ -69,7 +70,7 @@ class Trainer:
     @property
     def layout(self) -> PyTree:
         """What of a `TrainState` is the same on every device, and what is cut along the environments."""
-        return TrainState(SHARED, SHARED, self.learner.layout, SPLIT, SHARED)
+        return TrainState(SHARED, SHARED, self.learner.layout, SPLIT, SPLIT, SHARED)
 
     def place(self, state: TrainState) -> TrainState:
         """The state where `step` wants it; after anything outside has touched it."""
@@ -90,21 +91,27 @@ class Trainer:
         """The state at the start of a run."""
         k_learner, k_arena, key = jax.random.split(key, 3)
         update, best = jnp.zeros((), jnp.int32), jnp.full((), -jnp.inf, jnp.float32)
-        return self.place(TrainState(update, key, self.learner.init(k_learner), self._reset(k_arena), best))
+        learner, experience = self.learner.init(k_learner), self.learner.init_experience()
+        return self.place(TrainState(update, key, learner, experience, self._reset(k_arena), best))
 
     def step(self, state: TrainState, uncontrolled_params: PyTree) -> tuple[TrainState, dict[str, Array]]:
-        """Collect one batch and learn from it."""
-        return self._step(state, uncontrolled_params, np.float32(self.num_updates))
+        """Collect one batch and learn from it.
 
-    @partial(jax.jit, static_argnums=0)
+        The experience is written in place: the given state's is gone afterwards, all else of it remains.
+        """
+        rest, experience = state._replace(experience=()), state.experience
+        return self._step(rest, experience, uncontrolled_params, np.float32(self.num_updates))
+
+    @partial(jax.jit, static_argnums=0, donate_argnums=2)
     def _step(
-        self, state: TrainState, uncontrolled_params: PyTree, num_updates: Array
+        self, state: TrainState, experience: PyTree, uncontrolled_params: PyTree, num_updates: Array
     ) -> tuple[TrainState, dict[str, Array]]:
-        inputs, outputs = (self.layout, SHARED, SHARED), (self.layout, SHARED)
-        return spread(self._step_on_device, self.devices, inputs, outputs)(state, uncontrolled_params, num_updates)
+        inputs, outputs = (self.layout, SPLIT, SHARED, SHARED), (self.layout, SHARED)
+        step = spread(self._step_on_device, self.devices, inputs, outputs)
+        return step(state, experience, uncontrolled_params, num_updates)
 
     def _step_on_device(
-        self, state: TrainState, uncontrolled_params: PyTree, num_updates: Array
+        self, state: TrainState, experience: PyTree, uncontrolled_params: PyTree, num_updates: Array
     ) -> tuple[TrainState, dict[str, Array]]:
         k_play, k_update, key = jax.random.split(state.key, 3)
         ours = self.acting_params(state.learner)
@@ -112,7 +119,9 @@ class Trainer:
         arena, tr = self.arena(test=False).play(
             ours, uncontrolled_params, state.arena, k_play, self.learner.rollout_steps
         )
-        learner, metrics = self.learner.update(state.learner, tr, k_update, state.update / num_updates)
+        learner, experience, metrics = self.learner.update(
+            state.learner, experience, tr, k_update, state.update / num_updates
+        )
         sums = {
             "return": (tr.episode_return * tr.done).sum(),
             "length": (tr.episode_length * tr.done).sum(),
@@ -120,7 +129,8 @@ class Trainer:
         }
         sums, ended = total((sums, tr.done.sum()), self.devices)
         metrics |= {"train/episodes": ended, **{f"train/{name}": value / ended for name, value in sums.items()}}
-        return state._replace(update=state.update + 1, key=key, learner=learner, arena=arena), metrics
+        state = TrainState(state.update + 1, key, learner, experience, arena, state.best_return)
+        return state, metrics
 
     def test(self, state: TrainState, uncontrolled_params: PyTree) -> dict[str, float]:
         """Returns of the greedy policy in teams as in training: over all, and by the number of controlled agents."""
@@ -164,11 +174,6 @@ def settled(config: RunConfig) -> RunConfig:
         return config
     common = math.gcd(config.algorithm.num_envs, config.test_episodes)
     return replace(config, devices=max(d for d in range(1, jax.device_count() + 1) if common % d == 0))
-
-
-def world_of(env: Environment) -> str:
-    """Tells environments apart that have equal settings but read different files; empty for those that read none."""
-    return getattr(env, "fingerprint", "")
 
 
 def run_folder(root: Path | str, config: RunConfig, name: str | None = None) -> Path:
@@ -357,6 +362,9 @@ class _Run:
 
     def go(self, signals: list[int]) -> None:
         remove_unfinished(self.folder)
+        if is_finished(self.folder) and newest_step(self.folder / "checkpoints") == self.total:
+            self.report(self.total, message=f"finished at step {self.total:,}")
+            return
         state = self.trainer.init(jax.random.key(self.config.seed))
         _check_disk(self.folder, state)
         found, damaged = load_newest(self.folder / "checkpoints", state)
@@ -376,8 +384,10 @@ class _Run:
         for sentence in damaged:
             self.report(update * self.steps_per_update, message=f"{sentence}; using an earlier state")
         if update:
-            word = "finished" if update == self.trainer.num_updates else "resumed"
-            self.report(update * self.steps_per_update, message=f"{word} at step {update * self.steps_per_update:,}")
+            step = update * self.steps_per_update
+            self.report(step, message=f"resumed at step {step:,}")
+        if kept := size_of(state.experience):
+            self.report(update * self.steps_per_update, message=f"keeps {kept / 2**20:.0f} MiB of experience in memory")
         self.log = _Log(self.folder, offset)
         try:
             self._loop(state, update, elapsed, signals)
@@ -398,7 +408,8 @@ class _Run:
             try:
                 _check_finite(metrics, self.folder, step)
             except NahtError:
-                self._save(before, elapsed + time.monotonic() - start)
+                # Doing this update again writes the same experience to the same place.
+                self._save(before._replace(experience=state.experience), elapsed + time.monotonic() - start)
                 raise
             row: dict[str, float] = {"step": step, "update": update} | metrics
             if update % self.updates_per_test == 0 or update == self.trainer.num_updates:
@@ -427,26 +438,29 @@ class _Run:
             finished = update == self.trainer.num_updates
             if finished:
                 self._agent(state, step, row["test/return"]).save(self.folder / "last.safetensors")
-            if finished or signals or now - last_save >= self.checkpoint_every:
+                # Nobody goes on from here, and a replay is large.
+                self._save(state._replace(experience=()), elapsed + now - start, keep=1)
+            elif signals or now - last_save >= self.checkpoint_every:
                 self._save(state, elapsed + now - start)
                 last_save = time.monotonic()
             if signals and not finished:
                 self.report(step, message="stopped and saved")
                 raise Interrupted(f"stopped and saved; go on with: naht resume {self.folder}", signals[0])
 
-    def _save(self, state: TrainState, seconds: float) -> None:
+    def _save(self, state: TrainState, seconds: float, keep: int = KEEP) -> None:
         facts = {
             "metrics_bytes": self.log.secure(),
             "seconds": seconds,
             "teammates": self.teammates,
             "world": self.world,
         }
-        save_checkpoint(self.folder / "checkpoints", int(state.update) * self.steps_per_update, state, facts)
+        save_checkpoint(self.folder / "checkpoints", int(state.update) * self.steps_per_update, state, facts, keep)
 
     def _agent(self, state: TrainState, step: int, test_return: float) -> Agent:
         spec = self.config.task.spec
         card = {
             "task": encode(self.config.task),
+            "task_hash": task_hash(self.config.task),
             "algorithm": self.config.algorithm_name,
             "seed": self.config.seed,
             "steps": step,
