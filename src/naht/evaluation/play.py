@@ -33,17 +33,24 @@ class Episodes(NamedTuple):
 
 @partial(jax.jit, static_argnums=(0, 4))
 def play_episodes(
-    arena: Arena, controlled_params: PyTree, uncontrolled_params: PyTree, key: Array, devices: int = 1
+    arena: Arena,
+    controlled_params: PyTree,
+    uncontrolled_params: PyTree,
+    key: Array,
+    devices: int = 1,
+    team: Team | None = None,
 ) -> Episodes:
     """One episode in each environment of the arena, which every device has; from a fresh start.
+
+    `team` [E, M] says who plays in every episode; by default the arena's sampler draws.
 
     Only the first episode of an environment counts, however short: counting whatever ends within a fixed number of
     steps would favour short episodes.
     """
 
-    def play(ours: PyTree, theirs: PyTree, key: Array) -> Episodes:
+    def play(ours: PyTree, theirs: PyTree, key: Array, team: Team | None) -> Episodes:
         k_reset, k_play = jax.random.split(own_key(key, devices))
-        _, tr = arena.play(ours, theirs, arena.reset(k_reset), k_play, arena.env.spec.horizon)
+        _, tr = arena.play(ours, theirs, arena.reset(k_reset, team), k_play, arena.env.spec.horizon)
         end = tr.done.argmax(0)[None]  # [1, E]
 
         def at_end(leaf: Array) -> Array:
@@ -52,7 +59,8 @@ def play_episodes(
 
         return jax.tree.map(at_end, Episodes(tr.team, tr.episode_return, tr.episode_length, tr.metrics))
 
-    return spread(play, devices, SHARED, SPLIT)(controlled_params, uncontrolled_params, key)
+    inputs = (SHARED, SHARED, SHARED, SPLIT)
+    return spread(play, devices, inputs, SPLIT)(controlled_params, uncontrolled_params, key, team)
 
 
 @dataclass(frozen=True)

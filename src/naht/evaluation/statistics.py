@@ -29,7 +29,11 @@ class Interval:
         return (self.high - self.low) / 2
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f} ± {self.half_width:.3f}"
+        return f"{self:.3f}"
+
+    def __format__(self, spec: str) -> str:
+        """Mean and half width, each by `spec`, for instance ".2f"."""
+        return f"{self.mean:{spec}} ± {self.half_width:{spec}}"
 
 
 def _student_cdf(t: float, df: int) -> float:

@@ -27,6 +27,15 @@ def summarise(rows: Sequence[EpisodeRow]) -> list[tuple[str, Interval, int]]:
     return table
 
 
+def write_intervals(path: Path, columns: Sequence[str], rows: Sequence[tuple[str, str, Interval]]) -> None:
+    """One line per estimate: what it is of, its mean and its 95 % interval over `count` trials."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow([*columns, "mean", "low", "high", "count"])
+    table.writerows([*labels, i.mean, i.low, i.high, i.count] for *labels, i in rows)
+    write_file(path, text.getvalue().encode())
+
+
 def _return(row: EpisodeRow) -> float:
     return row.episode_return
 

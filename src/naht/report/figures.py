@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from naht.evaluation.statistics import mean_interval
+from naht.evaluation.statistics import Interval, mean_interval
 from naht.storage import write_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Curve = Sequence[tuple[float, float]]
 """(x, y) points of one trial."""
@@ -28,15 +32,13 @@ def learning_curves(
 ) -> None:
     """A panel per title, a colour per method: the mean over trials and its 95 % Student-t interval as a band.
 
+    Two trials are thin lines instead.
+
     `panels[title][method]` holds one curve per trial; trials must share their x values. `lines[title]` names constant
     levels to compare with. Bands are cut where they leave the range of the trials. The file's ending (.png, .pdf, .svg)
     decides on the format.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(1.2 + 4.3 * len(panels), 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(1.2 + 4.3 * len(panels), 3.6)
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     names = list(dict.fromkeys(method for methods in panels.values() for method in methods))
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
@@ -49,7 +51,10 @@ def learning_curves(
             x = np.array([point[0] for point in curves[0]])
             intervals = [mean_interval([curve[i][1] for curve in curves]) for i in range(len(x))]
             axis.plot(x, [i.mean for i in intervals], color=colour, label=method, linewidth=1.6)
-            if len(curves) > 1:
+            if len(curves) == 2:  # the interval of two is as wide as six times their difference and says nothing
+                for curve in curves:
+                    axis.plot(*zip(*curve, strict=True), color=colour, linewidth=0.7, alpha=0.6)
+            elif len(curves) > 2:
                 low, high = [i.low for i in intervals], [i.high for i in intervals]
                 axis.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
         axis.set_title(title, fontsize=11)
@@ -64,6 +69,69 @@ def learning_curves(
     axes[0].set_ylim(min(seen) - margin, max(seen) + margin)
     fullest = max(zip(axes, panels.values(), strict=True), key=lambda pair: len(pair[1]))[0]
     fullest.legend(frameon=False, fontsize=9)
+    save_figure(figure, path)
+
+
+def grouped_bars(path: Path, groups: Mapping[str, Mapping[str, Interval]], *, y_label: str) -> None:
+    """`groups[group][kind]`: a group of bars side by side, a colour per kind, with 95 % intervals as whiskers."""
+    kinds = list(dict.fromkeys(kind for bars in groups.values() for kind in bars))
+    figure = new_figure(1.2 + 1.1 * len(groups), 3.4)
+    axis = figure.subplots()
+    width = 0.8 / len(kinds)
+    for k, kind in enumerate(kinds):
+        bars = [groups[group][kind] for group in groups]
+        x = np.arange(len(groups)) + (k - (len(kinds) - 1) / 2) * width
+        axis.bar(x, [i.mean for i in bars], 0.92 * width, color=COLOURS[k], label=kind)
+        axis.errorbar(x, [i.mean for i in bars], [i.half_width for i in bars], fmt="none", ecolor="0.2", capsize=3)
+    axis.axhline(0, color="0.2", linewidth=0.8)
+    axis.set_xticks(range(len(groups)), list(groups))
+    axis.set_ylabel(y_label)
+    axis.grid(axis="y", color="0.92")
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=9)
+    save_figure(figure, path)
+
+
+def heat_table(path: Path, cells: Sequence[tuple[str, str, Interval]], *, title: str) -> None:
+    """A table of means and half widths, (row, column, value) each, coloured by the mean."""
+    rows = list(dict.fromkeys(row for row, _, _ in cells))
+    columns = list(dict.fromkeys(column for _, column, _ in cells))
+    means = np.full((len(rows), len(columns)), np.nan)
+    for row, column, interval in cells:
+        means[rows.index(row), columns.index(column)] = interval.mean
+    figure = new_figure(1.6 + 1.15 * len(columns), 1.2 + 0.62 * len(rows))
+    axis = figure.subplots()
+    image = axis.imshow(means, cmap="cividis", aspect="auto")
+    middle = (np.nanmin(means) + np.nanmax(means)) / 2
+    for row, column, interval in cells:
+        at = columns.index(column), rows.index(row)
+        text = f"{interval.mean:.1f}" + ("" if np.isnan(interval.half_width) else f"\n± {interval.half_width:.1f}")
+        colour = "black" if interval.mean > middle else "white"
+        axis.annotate(text, at, ha="center", va="center", fontsize=9, color=colour)
+    axis.set_xticks(range(len(columns)), columns)
+    axis.set_yticks(range(len(rows)), rows)
+    axis.set_xlabel("teammates")
+    axis.set_ylabel("controlled")
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    axis.set_title(title, fontsize=11)
+    figure.colorbar(image, ax=axis, fraction=0.04, pad=0.02).outline.set_visible(False)
+    save_figure(figure, path)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of this size in inches, without any window."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write it in one move; the file's ending (.png, .pdf, .svg) decides on the format."""
     image = io.BytesIO()
     figure.savefig(image, format=path.suffix.lstrip("."), dpi=160)
     write_file(path, image.getvalue())
