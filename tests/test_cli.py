@@ -45,7 +45,7 @@ def call(capsys, *args):
         (["resume"], "RUN missing"),
         (["resume", "nowhere"], "nowhere is not a run"),
         (["evaluate"], "AGENT missing"),
-        (["evaluate", "nowhere"], "there is no file nowhere"),
+        (["evaluate", "nowhere"], "nowhere is no agent, run or population"),
         (["list", "task"], "did you mean tasks?"),
         (["list"], "KIND (tasks, algorithms or agents) missing"),
         (["reproduce", "bitgame"], "did you mean bit-game?"),
@@ -89,7 +89,18 @@ def test_lists(capsys):
         code, out, _ = call(capsys, "list", kind)
         assert code == 0
         assert expected in out
-    assert set(COMMANDS) == {"train", "resume", "evaluate", "watch", "list", "reproduce", "train-prey", "doctor"}
+    assert set(COMMANDS) == {
+        "train",
+        "resume",
+        "evaluate",
+        "watch",
+        "list",
+        "reproduce",
+        "train-prey",
+        "doctor",
+        "population",
+        "curves",
+    }
 
 
 def test_train_evaluate_and_list_end_to_end(capsys, tmp_path, monkeypatch):

@@ -14,7 +14,9 @@ from naht.version import __version__
 
 if TYPE_CHECKING:
     from naht.agents.policy import Percept, Policy
+    from naht.agents.python import Situation
     from naht.agents.saved import Agent, load_agent
+    from naht.agents.scripted import register_teammate
     from naht.envs.base import Environment, EnvSpec, TimeStep
     from naht.envs.conformance import check_environment
     from naht.envs.registry import make_env
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "naht.agents.policy": ("Percept", "Policy"),
+    "naht.agents.python": ("Situation",),
     "naht.agents.saved": ("Agent", "load_agent"),
+    "naht.agents.scripted": ("register_teammate",),
     "naht.envs.base": ("EnvSpec", "Environment", "TimeStep"),
     "naht.envs.conformance": ("check_environment",),
     "naht.envs.registry": ("make_env",),
@@ -57,6 +61,7 @@ __all__ = [
     "Replay",
     "RunConfig",
     "Selection",
+    "Situation",
     "Team",
     "TeamSampler",
     "TimeStep",
@@ -74,6 +79,7 @@ __all__ = [
     "mean_interval",
     "read_metrics",
     "record",
+    "register_teammate",
     "resume",
     "run_config",
     "save_replay",

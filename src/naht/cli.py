@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from naht.errors import Interrupted, NahtError, unknown
 from naht.runtime import configure
@@ -15,11 +16,27 @@ COMMANDS = {
     "resume": "go on with a stopped run:  naht resume runs/bit-game/poam/seed0",
     "evaluate": "play with strangers:       naht evaluate runs/bit-game/poam/seed0",
     "watch": "see them play:             naht watch runs/bit-game/poam/seed0",
+    "curves": "how runs learn:            naht curves runs/bit-game",
+    "population": "teams to meet:             naht population list",
     "list": "what there is:             naht list tasks",
     "train-prey": "a prey for mpe-pp:         naht train-prey",
     "reproduce": "the paper's studies:       naht reproduce bit-game",
     "doctor": "is it fast here?           naht doctor",
 }
+
+HOMES = {
+    "train": ("training", "train"),
+    "resume": ("training", "resume"),
+    "evaluate": ("playing", "evaluate"),
+    "watch": ("playing", "watch"),
+    "curves": ("playing", "curves"),
+    "population": ("populations", "population"),
+    "list": ("studies", "list_"),
+    "train-prey": ("studies", "train_prey"),
+    "reproduce": ("studies", "reproduce"),
+    "doctor": ("studies", "doctor"),
+}
+"""Module of `naht.commands` and function of each command."""
 
 USAGE = f"""usage: naht COMMAND ...
 
@@ -39,19 +56,8 @@ def _dispatch(args: Sequence[str]) -> None:
         raise unknown("command", args[0], COMMANDS)
     else:
         configure()
-        from naht import commands
-
-        run = {
-            "train": commands.train,
-            "resume": commands.resume,
-            "evaluate": commands.evaluate,
-            "watch": commands.watch,
-            "list": commands.list_,
-            "reproduce": commands.reproduce_,
-            "train-prey": commands.train_prey,
-            "doctor": commands.doctor,
-        }
-        run[args[0]](args[1:])
+        module, function = HOMES[args[0]]
+        getattr(import_module(f"naht.commands.{module}"), function)(args[1:])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 
 from naht.agents.policy import Percept, Policy, choose, masked_log_probs, pick
+from naht.agents.python import Function, policy_in_file, python_policy
 from naht.config import setting
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.envs.predator_prey import DIRECTIONS, DT
@@ -322,12 +324,35 @@ BOTS: dict[str, dict[str, Bot]] = {
 """Scripted teammates by task and name."""
 
 
+def register_teammate(name: str, player: Function | Policy, *, task: str, memory: int = 0) -> None:
+    """Make a Python function, or a policy of your own, a teammate on a task, under a name.
+
+    A function takes a `naht.Situation` and returns an action, or an action and its memory of `memory` numbers.
+    """
+    bots = BOTS.setdefault(task, {})
+    require(name not in bots, f"there is a teammate '{name}' for {task} already")
+    require(not {":", "/"} & set(name), f"teammate '{name}': a name has no colon and no slash")
+    description = (player.__doc__ or "registered by the user").strip().splitlines()[0]
+
+    def make(spec: EnvSpec) -> Policy:
+        if hasattr(player, "initial_memory"):
+            return cast(Policy, player)
+        return python_policy(name, player, spec, memory)
+
+    bots[name] = Bot(description, make)
+
+
 def make_bot(text: str, spec: EnvSpec) -> Policy:
-    """A bot from its name and, after a colon, its numbers: 'bernoulli', 'bernoulli:0.5', 'explore:0.9,0.1'."""
+    """A bot from its name and, after a colon, its numbers: 'bernoulli', 'bernoulli:0.5', 'explore:0.9,0.1'.
+
+    Or a function in a file: 'bots.py:follow'.
+    """
+    if policy := policy_in_file(text, spec):
+        return policy
     name, _, numbers = text.partition(":")
     bots = BOTS.get(spec.name, {})
     if name not in bots:
-        raise unknown(f"teammate for {spec.name}", name, [*bots, "a path to a saved agent"])
+        raise unknown(f"teammate for {spec.name}", name, [*bots, "a saved agent", "zoo", "FILE.py:FUNCTION"])
     try:
         return bots[name].make(spec, *[float(n) for n in numbers.split(",") if n])
     except (TypeError, ValueError) as e:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from naht.agents.saved import load_agent
-from naht.errors import Interrupted, require
+from naht.errors import require
 from naht.evaluation.play import EpisodeRow, evaluate_mn
 from naht.evaluation.statistics import Interval, bootstrap_iqm, group_means, mean_interval
 from naht.evaluation.tables import write_rows
@@ -79,11 +79,9 @@ def reproduce(study: BitGameStudy, console: Console | None = None) -> list[Resul
     console = console or Console()
     require(study.seeds >= 1, f"seeds is {study.seeds}: it must be at least 1")
     jobs = {name: _jobs(study, name) for name in study.algorithms}
-    try:
-        with Display() as display:
-            run_all([job for group in jobs.values() for job in group], workers=study.workers, report=display.show)
-    except Interrupted as e:
-        raise Interrupted("stopped and saved; go on with the same command", e.signal_number) from None
+    every = [job for group in jobs.values() for job in group]
+    with Display() as display:
+        run_all(every, workers=study.workers, report=display.show, same_command=True)
     folder = study.out / study.preset
     results: list[Result] = []
     rows: list[EpisodeRow] = []

@@ -18,7 +18,7 @@ from naht.agents.networks import NetworkConfig
 from naht.agents.saved import load_agent
 from naht.envs.predator_prey import Flight, PredatorPrey
 from naht.envs.prey import Prey
-from naht.errors import Interrupted, require
+from naht.errors import require
 from naht.learning.ppo import PPOConfig
 from naht.training.config import RunConfig, TeamsConfig, run_config
 from naht.training.parallel import Job, run_all
@@ -91,11 +91,8 @@ def train_prey(recipe: PreyRecipe, console: Console | None = None) -> Path:
 def _finish(config: RunConfig, recipe: PreyRecipe, name: str) -> Path:
     """Train one run to its end. Returns its last agent's file."""
     folder = run_folder(recipe.out, config, name)
-    try:
-        with Display() as display:
-            run_all([Job(config, folder)], report=display.show)
-    except Interrupted as e:
-        raise Interrupted("stopped and saved; go on with the same command", e.signal_number) from None
+    with Display() as display:
+        run_all([Job(config, folder)], report=display.show, same_command=True)
     return folder / "last.safetensors"
 
 

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from naht.envs.prey import SHIPPED
-from naht.errors import Interrupted, require
-from naht.report.figures import Curve, learning_curves
+from naht.errors import require
+from naht.report.curves import GreedyTests, plot_tests, read_tests
 from naht.storage import write_file
 from naht.training.config import Preset, RunConfig, run_config
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
-from naht.training.run import read_metrics, run_folder
+from naht.training.run import run_folder
 
 TEAMMATES = (("ippo", 0), ("ippo", 1), ("ippo", 2), ("mappo", 0), ("mappo", 1))
 """Algorithm and seed of the teams that lend teammates."""
@@ -61,8 +60,9 @@ def time_to_return(study: TimeToReturnStudy, console: Console | None = None) -> 
             configs = [run_config("mpe-pp", algorithm, preset, seed=s, prey=study.prey) for s in range(study.seeds)]
             groups[f"{algorithm}, {preset}"] = [_job(study, c, teammates, study.out / preset) for c in configs]
     _finish([job for jobs in groups.values() for job in jobs])
-    tests = {name: [_tests(job.folder) for job in jobs] for name, jobs in groups.items()}
-    _plot(study, tests)
+    tests = {name: [read_tests(job.folder) for job in jobs] for name, jobs in groups.items()}
+    title = f"Predator-prey, {study.seeds} seeds"
+    plot_tests(study.out, {title: tests}, {title: {f"return {study.target:g}": study.target}})
     rows = [_row(study, name, trial, curve) for name, curves in tests.items() for trial, curve in enumerate(curves)]
     header = ("method", "seed", "steps to target", "seconds to target", "return at the end")
     table = Table(*header, title=f"Return {study.target:g} on predator-prey", header_style="bold")
@@ -91,51 +91,11 @@ def _job(study: TimeToReturnStudy, config: RunConfig, teammates: Sequence[str], 
 
 
 def _finish(jobs: Sequence[Job]) -> None:
-    try:
-        with Display() as display:
-            run_all(jobs, report=display.show)
-    except Interrupted as e:
-        raise Interrupted("stopped and saved; go on with the same command", e.signal_number) from None
+    with Display() as display:
+        run_all(jobs, report=display.show, same_command=True)
 
 
-@dataclass(frozen=True)
-class Tests:
-    """Greedy tests of one run, one entry each."""
-
-    steps: np.ndarray
-    seconds: np.ndarray
-    returns: np.ndarray
-
-
-def _tests(folder: Path) -> Tests:
-    rows = [row for row in read_metrics(folder) if "test/return" in row]
-    return Tests(*[np.array([row[name] for row in rows]) for name in ("step", "seconds", "test/return")])
-
-
-def _row(study: TimeToReturnStudy, name: str, trial: int, tests: Tests) -> tuple[str, ...]:
-    passed = np.flatnonzero(tests.returns > study.target)
-    when = (f"{tests.steps[passed[0]]:.0f}", f"{tests.seconds[passed[0]]:.0f}") if len(passed) else ("-", "-")
+def _row(study: TimeToReturnStudy, name: str, trial: int, tests: GreedyTests) -> tuple[str, ...]:
+    passed = tests.first_above(study.target)
+    when = [f"{number:.0f}" for number in passed] if passed else ["-", "-"]
     return (name, str(trial), *when, f"{tests.returns[-1]:.2f}")
-
-
-def _plot(study: TimeToReturnStudy, tests: dict[str, list[Tests]]) -> None:
-    def over(axis: str, unit: float) -> dict[str, list[Curve]]:
-        """Curves of all seeds of a method at the same places, as far as all of them got."""
-        curves: dict[str, list[Curve]] = {}
-        for name, trials in tests.items():
-            end = min(float(getattr(t, axis)[-1]) for t in trials)
-            start = max(float(getattr(t, axis)[0]) for t in trials)
-            grid = np.linspace(start, end, 40)
-            values = [np.interp(grid, getattr(t, axis), t.returns) for t in trials]
-            curves[name] = [list(zip((grid / unit).tolist(), v.tolist(), strict=True)) for v in values]
-        return curves
-
-    for file, axis, unit, label in (
-        ("over_time.png", "seconds", 60.0, "minutes (compilation and tests included)"),
-        ("over_steps.png", "steps", 1e6, "million environment steps"),
-    ):
-        panel = f"Predator-prey, {study.seeds} seeds"
-        lines = {panel: {f"return {study.target:g}": study.target}}
-        learning_curves(
-            study.out / file, {panel: over(axis, unit)}, x_label=label, y_label="greedy test return", lines=lines
-        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ import numpy as np
 from naht.agents.policy import Percept, Policy
 from naht.agents.saved import Agent, load_agent
 from naht.agents.scripted import make_bot
+from naht.agents.zoo import find_agents
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
 
@@ -149,15 +149,22 @@ def _act_in_blocks(
 
 
 def load_members(names: Sequence[str], spec: EnvSpec) -> list[Member]:
-    """Members from what a user writes: names of scripted bots, or paths of saved agents and run folders.
+    """Members from what a user writes: names of bots, or saved agents by file, folder or name in the zoo.
 
     A saved agent keeps its own name, unless another has the same: then both are called by their paths.
     """
-    members = [
-        saved_member(load_agent(name), name, spec) if Path(name).exists() else Member(name, make_bot(name, spec))
-        for name in names
-    ]
-    return told_apart(members, names)
+    members: list[Member] = []
+    written: list[str] = []
+    for name in names:
+        files = find_agents(name, spec.name)
+        if files is None:
+            members.append(Member(name, make_bot(name, spec)))
+            written.append(name)
+        else:
+            paths = [name] if len(files) == 1 else [str(path) for path in files]
+            members += [saved_member(load_agent(file), path, spec) for file, path in zip(files, paths, strict=True)]
+            written += paths
+    return told_apart(members, written)
 
 
 def saved_member(agent: Agent, path: str, spec: EnvSpec) -> Member:

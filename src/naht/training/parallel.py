@@ -36,10 +36,12 @@ def run_all(
     workers: int | None = None,
     report: Report = lambda _: None,
     checkpoint_every: float = 60.0,
+    same_command: bool = False,
 ) -> None:
     """Start or continue every job and finish it, several at a time.
 
-    Raises `Interrupted` after a stop signal, with all runs saved and all folders ready to go on.
+    Raises `Interrupted` after a stop signal, with all runs saved and all folders ready to go on. `same_command`: these
+    are the runs of a study that goes on when it is called again, and the user is told so.
     """
     jobs = [Job(settled(job.config), job.folder) for job in jobs]
     for job in jobs:
@@ -60,7 +62,8 @@ def run_all(
                 resume(folder, report=report, checkpoint_every=checkpoint_every)
     except Interrupted as e:
         left = " ".join(str(folder) for folder in waiting if not is_finished(folder))
-        raise Interrupted(f"stopped and saved; go on with: naht resume {left}", e.signal_number) from None
+        how = "the same command" if same_command else f"naht resume {left}"
+        raise Interrupted(f"stopped and saved; go on with: {how}", e.signal_number) from None
 
 
 def _work(folders: Any, news: Any, checkpoint_every: float) -> None:

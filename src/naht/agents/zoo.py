@@ -1,0 +1,61 @@
+"""Finding agents by what a user writes: files, folders, and the zoo that comes with the package."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+
+from naht.agents.saved import SUFFIX
+from naht.errors import unknown
+
+ZOO = "zoo"
+
+
+def zoo_folder() -> Path:
+    """The shipped agents: a folder per task."""
+    return Path(str(resources.files("naht") / "assets" / ZOO))
+
+
+def zoo_tasks() -> list[str]:
+    """The tasks that agents are shipped for."""
+    return sorted(path.name for path in zoo_folder().glob("*") if agents_in(path))
+
+
+def agents_in(folder: Path) -> dict[str, Path]:
+    """The agents of a population's folder by name, in the order of their names and seeds."""
+    files = folder.glob(f"*{SUFFIX}")
+    return {path.stem: path for path in sorted(files, key=lambda p: _natural(p.stem))}
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """seed10 after seed9."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D+)(\d*)", name)]
+
+
+def find_agents(text: str, task: str | None = None) -> list[Path] | None:
+    """The files that a user means; None if it is neither a path nor of the zoo.
+
+    A file, a run's folder (its best agent), a population's folder (all of its agents); of the zoo 'zoo/mpe-pp'
+    (everybody shipped for that task), 'zoo/mpe-pp/vdn' (all whose names begin so) or 'zoo/mpe-pp/vdn-seed3'. Where the
+    task is known it may be left out: 'zoo', 'zoo/vdn', 'zoo/vdn-seed3'.
+    """
+    path = Path(text)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        best = path / f"best{SUFFIX}"
+        return [best] if best.is_file() else list(agents_in(path).values()) or None
+    first, *rest = text.split("/")
+    if first != ZOO:
+        return None
+    if rest and (rest[0] in zoo_tasks() or task is None):
+        task, *rest = rest
+    there = agents_in(zoo_folder() / task) if task else {}
+    if not there:
+        raise unknown("task of the zoo", task or "", zoo_tasks())
+    name = "/".join(rest)
+    found = [path for known, path in there.items() if name in ("", known) or known.startswith(f"{name}-")]
+    if not found:
+        raise unknown(f"agent of the zoo for {task}", name, there)
+    return found

@@ -1,0 +1,1 @@
+"""What each `naht` command does: a dataclass of flags, and a function that calls the Python API."""

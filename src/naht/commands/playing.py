@@ -1,0 +1,258 @@
+"""naht evaluate [selfplay|crossplay], naht watch, naht curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from naht.agents.saved import load_agent
+from naht.commands.parsing import agent_files, parse
+from naht.config import decode
+from naht.envs.base import Environment
+from naht.errors import NahtError, require
+from naht.evaluation.crossplay import cross_play, self_play
+from naht.evaluation.play import evaluate_mn
+from naht.evaluation.statistics import mean_interval
+from naht.evaluation.tables import summarise, write_intervals, write_rows
+from naht.report.curves import find_tests, plot_tests
+from naht.report.figures import grouped_bars, heat_table
+from naht.report.replay import check_output, record, save_replay
+from naht.teams.population import Member, Population, load_members, saved_member, told_apart
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Play saved agents with teammates: the M-N score, one row per episode.
+
+    For every N, N copies of the agent and M - N teammates sit in random slots.
+    """
+
+    agents: tyro.conf.Positional[tuple[str, ...]]
+    """Agent files, run folders (their best agent), agents of the zoo. Several are independent trials of one method."""
+    teammates: tuple[str, ...] = ()
+    """Scripted bots or saved agents; default: those the agent was trained with."""
+    num_controlled: tuple[int, ...] = ()
+    """Values of N; default: 1 to M - 1, or M without teammates."""
+    episodes: int = 128
+    """Episodes per agent and N."""
+    seed: int = 0
+    """Seed of teams, slots and worlds."""
+    out: Path | None = None
+    """CSV file for the rows."""
+
+
+def evaluate(args: Sequence[str]) -> None:
+    if args and args[0] in MEETINGS:
+        MEETINGS[args[0]](args[1:])
+        return
+    chosen = parse(Evaluate, "evaluate", args)
+    if not chosen.agents:
+        raise NahtError(f"AGENT missing: usage: naht evaluate AGENT [AGENT ...], or {' or '.join(MEETINGS)} POPULATION")
+    rows = []
+    for path, agent in [(path, load_agent(path)) for path in agent_files(chosen.agents)]:
+        env = decode(agent.card["task"])
+        names = chosen.teammates or tuple(agent.card["config"]["teams"]["teammates"])
+        rows += evaluate_mn(
+            env,
+            Population([Member(agent.name, agent.policy, agent.params)]),
+            Population(load_members(names, env.spec)),
+            episodes=chosen.episodes,
+            seed=chosen.seed,
+            num_controlled=chosen.num_controlled or (None if names else (env.spec.num_agents,)),
+            trial=str(path),
+        )
+    unit = "agents" if len({row.trial for row in rows}) > 1 else "episodes of the one agent"
+    table = Table("N", "mean return", f"95 % CI over {unit}", "episodes", box=None, header_style="bold")
+    for label, x, count in summarise(rows):
+        table.add_row(label, f"{x.mean:.3f}", f"± {x.half_width:.3f}", str(count))
+    console = Console()
+    console.print(table)
+    if chosen.out:
+        write_rows(chosen.out, rows)
+        console.print(f"{len(rows)} rows in {chosen.out}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Meet:
+    """Who gets on with whom in a population.
+
+    selfplay: teams of every algorithm with themselves (matched seeds) and with teams of its other seeds (mismatched).
+
+    crossplay: every algorithm with every other, in pairs of seeds that every seed takes part in. On the diagonal, teams
+    meet themselves; the last column is the mean over the others.
+    """
+
+    agents: tyro.conf.Positional[tuple[str, ...]]
+    """A population: files, folders, or agents of the zoo (zoo/mpe-pp)."""
+    episodes: int = 128
+    """Episodes per pair and N."""
+    all_pairs: bool = False
+    """Cross-play: all pairs of seeds."""
+    seed: int = 0
+    """Seed of slots and worlds."""
+    out: Path = Path("evaluation")
+    """Folder for the table (.csv) and the figure (.png)."""
+
+
+def _population(chosen: Meet) -> tuple[Environment, Population, list[str]]:
+    """The task, the members, and their algorithms."""
+    agents = [load_agent(path) for path in agent_files(chosen.agents)]
+    if not agents:
+        raise NahtError("POPULATION missing: for example zoo/mpe-pp, or the folder of a naht population build")
+    worlds = {agent.card["task_hash"] for agent in agents}
+    require(len(worlds) == 1, f"these agents were trained on {len(worlds)} different tasks, they can't meet")
+    members = [Member(agent.name, agent.policy, agent.params) for agent in agents]
+    return decode(agents[0].card["task"]), Population(members), [agent.card["algorithm"] for agent in agents]
+
+
+def selfplay(args: Sequence[str]) -> None:
+    chosen = parse(Meet, "evaluate selfplay", args)
+    env, population, algorithms = _population(chosen)
+    scores = self_play(env, population, algorithms, episodes=chosen.episodes, seed=chosen.seed)
+    table = Table("algorithm", "matched seeds", "mismatched seeds", "teams", box=None, header_style="bold")
+    for name, (matched, mismatched) in scores.items():
+        table.add_row(name, f"{matched:.2f}", f"{mismatched:.2f}", str(matched.count))
+    bars = {name: dict(zip(("matched seeds", "mismatched seeds"), pair, strict=True)) for name, pair in scores.items()}
+    rows = [(name, kind, i) for name, pair in bars.items() for kind, i in pair.items()]
+    write_intervals(chosen.out / "selfplay.csv", ("algorithm", "seeds"), rows)
+    grouped_bars(chosen.out / "selfplay.png", bars, y_label=f"M-N score on {env.spec.name}")
+    console = Console()
+    console.print(table)
+    console.print(f"Table and figure: {chosen.out}/selfplay.csv, selfplay.png", soft_wrap=True)
+
+
+def crossplay(args: Sequence[str]) -> None:
+    chosen = parse(Meet, "evaluate crossplay", args)
+    env, population, algorithms = _population(chosen)
+    result = cross_play(
+        env, population, algorithms, all_pairs=chosen.all_pairs, episodes=chosen.episodes, seed=chosen.seed
+    )
+    names = result.groups
+    table = Table("", *names, "mean of others", box=None, header_style="bold")
+    for ours in names:
+        table.add_row(ours, *[f"{result.cell(ours, theirs):.2f}" for theirs in names], f"{result.row(ours):.2f}")
+    rows = [(ours, theirs, result.cell(ours, theirs)) for ours in names for theirs in names]
+    rows += [(ours, "mean of others", result.row(ours)) for ours in names]
+    write_intervals(chosen.out / "crossplay.csv", ("ours", "theirs"), rows)
+    heat_table(chosen.out / "crossplay.png", rows, title=f"M-N scores on {env.spec.name}")
+    console = Console()
+    console.print(table)
+    console.print(f"Table and figure: {chosen.out}/crossplay.csv, crossplay.png", soft_wrap=True)
+
+
+MEETINGS = {"selfplay": selfplay, "crossplay": crossplay}
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Record episodes of agents and teammates as a film or a strip of frames.
+
+    One episode with the teammates of its training: naht watch runs/mpe-pp/poam/seed0
+
+    Three with others: naht watch AGENT --teammates chaser random --num-controlled 1 --episodes 3 --out match.gif
+
+    Eight frames side by side: naht watch AGENT --out strip.png --frames 8
+    """
+
+    agents: tyro.conf.Positional[tuple[str, ...]]
+    """Agent files, run folders (their best agent) or agents of the zoo: they fill the controlled seats, on the task of
+    the first."""
+    teammates: tuple[str, ...] = ()
+    """Scripted bots or saved agents; default: those the first agent was trained with."""
+    num_controlled: int | None = None
+    """N; None: drawn from 1 to M - 1 for every episode, or M without teammates."""
+    mix: bool = False
+    """Draw every teammate on its own instead of one for all their seats of an episode."""
+    episodes: int = 1
+    """Episodes to record."""
+    seed: int = 0
+    """Seed of teams, slots and worlds."""
+    out: Path = Path("watch.gif")
+    """Where to: .gif or .mp4 (needs ffmpeg) for a film, .png for a strip. An old file is replaced."""
+    fps: int = 10
+    """Frames per second of a film."""
+    frames: int | None = None
+    """Evenly spaced frames of each episode; None: all in a film, 8 in a strip."""
+
+
+def watch(args: Sequence[str]) -> None:
+    chosen = parse(Watch, "watch", args)
+    if not chosen.agents:
+        raise NahtError("AGENT missing: usage: naht watch AGENT [AGENT ...]")
+    files = agent_files(chosen.agents)
+    agents = [load_agent(path) for path in files]
+    card = agents[0].card
+    env = decode(card["task"])
+    paths = [str(path) for path in files]
+    members = [saved_member(agent, path, env.spec) for agent, path in zip(agents, paths, strict=True)]
+    controlled = Population(told_apart(members, paths))
+    check_output(env, chosen.out, fps=chosen.fps, frames=chosen.frames)
+    teammates = chosen.teammates or tuple(card["config"]["teams"]["teammates"])
+    replays = record(
+        env,
+        controlled,
+        Population(load_members(teammates, env.spec)),
+        num_controlled=chosen.num_controlled or ("uniform" if teammates else "all"),
+        mix=chosen.mix,
+        episodes=chosen.episodes,
+        seed=chosen.seed,
+    )
+    save_replay(replays, chosen.out, fps=chosen.fps, frames=chosen.frames)
+    table = Table("episode", "team (* controlled)", "steps", "return", box=None, header_style="bold")
+    table.columns[1].overflow = "fold"  # names may be long paths
+    for r in replays:
+        seats = [f"*{name}" if c else name for name, c in zip(r.seats, r.controlled, strict=True)]
+        table.add_row(str(r.episode + 1), ", ".join(seats), str(r.length), f"{r.episode_return:.3f}")
+    console = Console()
+    console.print(table)
+    console.print(f"Saved as {chosen.out}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Learning curves of runs over steps and over wall-clock: mean and 95 % band over seeds, a colour per algorithm.
+
+    One batch of runs: naht curves runs/mpe-pp
+
+    Two to compare, and when each passes a return: naht curves runs/tuned runs/paper --target 17
+    """
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders with runs in them, finished or not."""
+    target: float | None = None
+    """A return to pass."""
+    out: Path = Path("curves")
+    """Folder for the figures."""
+
+
+def curves(args: Sequence[str]) -> None:
+    chosen = parse(Curves, "curves", args)
+    if not chosen.folders:
+        raise NahtError("FOLDER missing: usage: naht curves FOLDER [FOLDER ...]")
+    tests = find_tests(chosen.folders)
+    require(bool(tests), "none of these runs has been tested yet")
+    target = chosen.target
+    lines = {} if target is None else {task: {f"return {target:g}": target} for task in tests}
+    figures = plot_tests(chosen.out, tests, lines)
+    table = Table(
+        "task", "method", "seeds", "million steps", "minutes", "best test return", header_style="bold", box=None
+    )
+    if target is not None:
+        table.add_column(f"million steps (minutes) to {target:g}")
+    for task, methods in tests.items():
+        for name, trials in methods.items():
+            best = mean_interval([float(t.returns.max()) for t in trials])
+            length = [max(float(getattr(t, axis)[-1]) for t in trials) for axis in ("steps", "seconds")]
+            row = [task, name, str(len(trials)), f"{length[0] / 1e6:.2f}", f"{length[1] / 60:.1f}", f"{best:.2f}"]
+            if target is not None:
+                passed = [t.first_above(target) for t in trials]
+                row.append(", ".join(f"{p[0] / 1e6:.2f} ({p[1] / 60:.1f})" if p else "-" for p in passed))
+            table.add_row(*row)
+    console = Console()
+    console.print(table)
+    console.print(f"Figures: {', '.join(str(path) for path in figures)}", soft_wrap=True)

@@ -1,0 +1,194 @@
+"""naht population build, list, show, export, verify."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, cast
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from naht.agents.saved import Agent, load_agent
+from naht.agents.zoo import zoo_tasks
+from naht.commands.parsing import agent_files, leading_names, parse
+from naht.envs.registry import task as task_entry
+from naht.errors import unknown
+from naht.experiments import populations
+from naht.experiments.populations import SELF_PLAY, PopulationRecipe
+from naht.training.config import Preset, TaskT
+from naht.training.progress import Display
+
+HELP = """usage: naht population build|list|show|export|verify ...
+
+Teams to work with: trained in self-play by several algorithms and seeds, each saved with a card.
+
+  naht population build mpe-pp --seeds 5         train five algorithms x five seeds; killed, go on with the same command
+  naht population list                           agents that come with naht
+  naht population list populations/mpe-pp        agents of a folder
+  naht population show zoo/mpe-pp/vdn-seed3      an agent's card
+  naht population export populations/mpe-pp --out strangers --float16
+  naht population verify zoo/mpe-pp              checksums, tasks, and returns played anew
+
+naht population COMMAND --help explains each."""
+
+
+def population(args: Sequence[str]) -> None:
+    actions = {"build": build, "list": list_, "show": show, "export": export, "verify": verify}
+    (action,), rest = leading_names(args, ("COMMAND (build, list, show, export or verify)",), HELP)
+    if action not in actions:
+        raise unknown("population command", action, actions)
+    actions[action](rest)
+
+
+@dataclass(frozen=True)
+class Build(Generic[TaskT]):
+    """Train algorithms x seeds in self-play and save every team as an agent with a card.
+
+    What is there stays; a stopped or killed build goes on with the same command and gives the same agents.
+    """
+
+    task: TaskT
+    """The environment and its settings."""
+    algorithms: tuple[str, ...] = SELF_PLAY
+    """Who trains them."""
+    seeds: int = 5
+    """Teams per algorithm."""
+    first_seed: int = 0
+    """The first seed."""
+    preset: Preset = "tuned"
+    """The settings of all runs."""
+    steps: int | None = None
+    """Environment steps of every run; None: as the preset says."""
+    episodes: int = 1024
+    """Self-play episodes behind the return on each card."""
+    out: Path | None = None
+    """Folder of the population; None: populations/TASK."""
+    workers: int | None = None
+    """Runs trained at the same time; None: one per core."""
+    checkpoint_every: float = 60.0
+    """Seconds between checkpoints. Does not influence the result."""
+
+
+def build(args: Sequence[str]) -> None:
+    (name,), rest = leading_names(args, ("TASK",), f"usage: naht population build TASK [OPTIONS]\n\n{HELP}")
+    env = task_entry(name).make()
+    kind = cast(Any, Build)[type(env)]  # the flags of this very task
+    chosen: Build = parse(kind, f"population build {name}", rest, default=kind(task=env))
+    recipe = PopulationRecipe(
+        task_name=name,
+        task=chosen.task,
+        algorithms=chosen.algorithms,
+        seeds=chosen.seeds,
+        first_seed=chosen.first_seed,
+        preset=chosen.preset,
+        steps=chosen.steps,
+        out=chosen.out or Path("populations") / name,
+        episodes=chosen.episodes,
+    )
+    with Display() as display:
+        files = populations.build(
+            recipe, workers=chosen.workers, report=display.show, checkpoint_every=chosen.checkpoint_every
+        )
+    print_agents([load_agent(path) for path in files])
+    Console().print(f"Work with them: naht train {name} poam --teams.teammates {recipe.out}", soft_wrap=True)
+
+
+COLUMNS = ("agent", "task", "steps", "self-play return", "95 % interval")
+
+
+def _row(agent: Agent) -> list[str]:
+    card, steps = agent.card, f"{agent.card['steps']:,}"
+    if "self_play" not in card:
+        return [agent.name, agent.spec.name, steps, f"{card['test_return']:.2f}", ""]
+    played = card["self_play"]
+    return [agent.name, agent.spec.name, steps, f"{played['return']:.2f}", f"± {played['half_width_95']:.2f}"]
+
+
+def print_agents(agents: Iterable[Agent]) -> None:
+    table = Table(*COLUMNS, box=None, header_style="bold")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for agent in agents:
+        table.add_row(*_row(agent))
+    Console().print(table)
+
+
+@dataclass(frozen=True)
+class Those:
+    """List agents with their returns in self-play."""
+
+    agents: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Files, folders, or agents of the zoo; default: the whole zoo."""
+    markdown: bool = False
+    """As a table for a document."""
+
+
+def list_(args: Sequence[str]) -> None:
+    chosen = parse(Those, "population list", args)
+    agents = [load_agent(path) for path in agent_files(chosen.agents or [f"zoo/{task}" for task in zoo_tasks()])]
+    if chosen.markdown:
+        print(markdown(agents))
+    else:
+        print_agents(agents)
+
+
+def markdown(agents: Iterable[Agent]) -> str:
+    """The same table for a document."""
+    rows = [COLUMNS, ("---", "---", "---:", "---:", "---:"), *map(_row, agents)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+@dataclass(frozen=True)
+class Show:
+    """Show the card of an agent."""
+
+    agent: tyro.conf.Positional[str]
+    """A file, a run's folder, or an agent of the zoo."""
+
+
+def show(args: Sequence[str]) -> None:
+    for path in agent_files([parse(Show, "population show", args).agent]):
+        agent = load_agent(path)
+        size = f"{path.stat().st_size / 1024:.0f} KiB"
+        print(json.dumps({"name": agent.name, "file": str(path), "size": size, **agent.card}, indent=2))
+
+
+@dataclass(frozen=True)
+class Export:
+    """Copy agents with their cards to a folder, without the runs they come from."""
+
+    agents: tyro.conf.Positional[tuple[str, ...]]
+    """Files, folders, or agents of the zoo."""
+    out: Annotated[Path, tyro.conf.arg(name="out")]
+    """The folder to copy them to."""
+    float16: bool = False
+    """Half the size: parameters in half precision, where that changes at most one greedy action in a thousand."""
+
+
+def export(args: Sequence[str]) -> None:
+    chosen = parse(Export, "population export", args)
+    agents = [load_agent(path) for path in agent_files(chosen.agents)]
+    table = Table("file", "KiB", "greedy actions changed", box=None, header_style="bold")
+    for path, share in populations.export(agents, chosen.out, float16=chosen.float16).items():
+        table.add_row(str(path), f"{path.stat().st_size / 1024:.0f}", f"{100 * share:.3f} %")
+    Console().print(table)
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Check agents against their cards: checksum, sizes, task, and the return in self-play, played anew."""
+
+    agents: tyro.conf.Positional[tuple[str, ...]]
+    """Files, folders, or agents of the zoo."""
+    episodes: int = 256
+    """Episodes to play with each."""
+
+
+def verify(args: Sequence[str]) -> None:
+    chosen = parse(Verify, "population verify", args)
+    for path in agent_files(chosen.agents):
+        print(f"{path}: {populations.verify(path, episodes=chosen.episodes)}", flush=True)

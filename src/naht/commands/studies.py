@@ -1,0 +1,90 @@
+"""naht list, naht train-prey, naht reproduce, naht doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Console
+from rich.table import Table
+
+from naht.agents.saved import load_agent
+from naht.agents.scripted import BOTS
+from naht.commands.parsing import leading_names, parse
+from naht.doctor import examine
+from naht.envs.registry import TASKS
+from naht.errors import unknown
+from naht.experiments.bit_game import BitGameStudy
+from naht.experiments.bit_game import reproduce as reproduce_bit_game
+from naht.experiments.prey import PreyRecipe
+from naht.experiments.prey import train_prey as make_prey
+from naht.experiments.time_to_return import TimeToReturnStudy, time_to_return
+from naht.training.config import ALGORITHMS
+
+
+@dataclass(frozen=True)
+class List:
+    """List what there is."""
+
+    out: Path = Path("runs")
+    """Folder of runs to look for saved agents in."""
+
+
+def list_(args: Sequence[str]) -> None:
+    kinds = ("tasks", "algorithms", "agents")
+    usage = "usage: naht list tasks|algorithms|agents [--out RUNS]\n\nWhat there is to train on, with and against."
+    (kind,), rest = leading_names(args, ("KIND (tasks, algorithms or agents)",), usage)
+    if kind not in kinds:
+        raise unknown("kind of thing to list", kind, kinds)
+    folder = parse(List, f"list {kind}", rest).out
+    if kind == "tasks":
+        table = Table("task", "agents", "actions", "observation", "horizon", "what it is")
+        for name, entry in TASKS.items():
+            s = entry.make().spec
+            sizes = [str(n) for n in (s.num_agents, s.num_actions, s.obs_size, s.horizon)]
+            table.add_row(name, *sizes, entry.description)
+    elif kind == "algorithms":
+        table = Table("algorithm", "what it is")
+        for name, algorithm in ALGORITHMS.items():
+            table.add_row(name, algorithm.description)
+    else:
+        table = Table("agent", "task", "what it is")
+        for task_name, bots in BOTS.items():
+            for name, bot in bots.items():
+                table.add_row(name, task_name, f"scripted: {bot.description}")
+        for path in sorted(folder.glob("**/best.safetensors")):
+            agent = load_agent(path)
+            facts = f"{agent.name}, {agent.card['steps']:,} steps, test return {agent.card['test_return']:.2f}"
+            table.add_row(str(path.parent), agent.spec.name, facts)
+    table.box, table.header_style = None, "bold"
+    Console().print(table)
+
+
+def train_prey(args: Sequence[str]) -> None:
+    make_prey(parse(PreyRecipe, "train-prey", args))
+
+
+STUDIES = {"bit-game": (BitGameStudy, reproduce_bit_game), "time-to-return": (TimeToReturnStudy, time_to_return)}
+
+
+def reproduce(args: Sequence[str]) -> None:
+    usage = f"usage: naht reproduce {'|'.join(STUDIES)} [OPTIONS]\n\nRun a study and print its table."
+    (name,), rest = leading_names(args, (f"STUDY ({' or '.join(STUDIES)})",), usage)
+    if name not in STUDIES:
+        raise unknown("study", name, STUDIES)
+    settings, run = cast(Any, STUDIES[name])
+    run(parse(settings, f"reproduce {name}", rest))
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Show versions, devices, settings and speed, and say what to change where it is slow."""
+
+    quick: bool = False
+    """Leave out the measurements of speed."""
+
+
+def doctor(args: Sequence[str]) -> None:
+    examine(quick=parse(Doctor, "doctor", args).quick)

@@ -1,0 +1,104 @@
+"""naht train, naht resume."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Generic, cast
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from naht.agents.saved import load_agent
+from naht.commands.parsing import leading_names, parse, take_flag
+from naht.errors import NahtError
+from naht.training.config import Preset, RunConfig, TaskT, run_config
+from naht.training.parallel import Job, run_all
+from naht.training.progress import Display
+from naht.training.run import is_run, read_config, run_folder
+
+TRAIN_HELP = """usage: naht train TASK ALGORITHM [--preset PRESET] [--seeds K] [OPTIONS]
+
+Train a team that cooperates with strangers, for example:
+
+  naht train bit-game poam                       one run, tuned settings, into runs/bit-game/poam/seed0
+  naht train bit-game poam --seeds 5             seeds 0 to 4, spread over the cores
+  naht train bit-game poam --preset paper        the paper's hyper-parameters
+  naht train bit-game ippo-naht --algorithm.lr 1e-3 --task.num-agents 5
+  naht train bit-game poam --teams.num-controlled 1 --teams.teammates bernoulli turns runs/bit-game/poam/seed0
+
+A killed or stopped run goes on exactly where it was: naht resume RUN.
+TASK and ALGORITHM are listed by `naht list tasks` and `naht list algorithms`; every setting of a pair, with its
+default and meaning, by for instance `naht train bit-game poam --help`."""
+
+
+@dataclass(frozen=True)
+class Train(Generic[TaskT]):
+    """Train a team that cooperates with strangers. --preset tuned|paper|released chooses the defaults below."""
+
+    run: Annotated[RunConfig[TaskT], tyro.conf.arg(name="")]
+    seeds: int = 1
+    """Number of runs, with seeds --seed, --seed + 1, ..."""
+    workers: int | None = None
+    """Runs trained at the same time; None: one per core."""
+    out: Path = Path("runs")
+    """Folder of all runs."""
+    name: str | None = None
+    """Name of the run's folder; None: seed<SEED>. With --seeds, the seed is appended."""
+    checkpoint_every: float = 60.0
+    """Seconds between checkpoints. Does not influence the result."""
+
+
+def train(args: Sequence[str]) -> None:
+    (task_name, algorithm), rest = leading_names(args, ("TASK", "ALGORITHM"), TRAIN_HELP)
+    preset, rest = take_flag(rest, "--preset", "tuned")
+    defaults = run_config(task_name, algorithm, cast(Preset, preset))
+    kind = cast(Any, Train)[type(defaults.task)]  # the flags of this very task
+    chosen: Train = parse(kind, f"train {task_name} {algorithm}", rest, default=kind(run=defaults))
+    if chosen.seeds < 1:
+        raise NahtError(f"seeds is {chosen.seeds}: it must be at least 1")
+    jobs = []
+    for seed in range(chosen.run.seed, chosen.run.seed + chosen.seeds):
+        name = chosen.name if chosen.name is None or chosen.seeds == 1 else f"{chosen.name}-seed{seed}"
+        config = replace(chosen.run, seed=seed)
+        jobs.append(Job(config, run_folder(chosen.out, config, name)))
+    taken = [job.folder for job in jobs if is_run(job.folder)]
+    if taken:
+        raise NahtError(f"{taken[0]} holds a run already: naht resume {taken[0]}, or choose another --name or --out")
+    with Display() as display:
+        run_all(jobs, workers=chosen.workers, report=display.show, checkpoint_every=chosen.checkpoint_every)
+    print_finished([job.folder for job in jobs])
+
+
+def print_finished(folders: Sequence[Path]) -> None:
+    table = Table("run", "test return (last)", "test return (best)", box=None, header_style="bold")
+    for folder in folders:
+        last, best = load_agent(folder / "last.safetensors"), load_agent(folder / "best.safetensors")
+        table.add_row(str(folder), f"{last.card['test_return']:.3f}", f"{best.card['test_return']:.3f}")
+    console = Console()
+    console.print(table)
+    console.print(f"Next: naht evaluate {folders[0]}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with runs that were killed or stopped, exactly where they were."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders."""
+    workers: int | None = None
+    """Runs trained at the same time; None: one per core."""
+    checkpoint_every: float = 60.0
+    """Seconds between checkpoints. Does not influence the result."""
+
+
+def resume(args: Sequence[str]) -> None:
+    chosen = parse(Resume, "resume", args)
+    if not chosen.runs:
+        raise NahtError("RUN missing: usage: naht resume RUN [RUN ...]")
+    jobs = [Job(read_config(folder), folder) for folder in chosen.runs]
+    with Display() as display:
+        run_all(jobs, workers=chosen.workers, report=display.show, checkpoint_every=chosen.checkpoint_every)
+    print_finished(chosen.runs)

@@ -1,0 +1,203 @@
+"""Populations of teammates: teams trained in self-play by several algorithms and seeds, each an agent with a card.
+
+A population is a folder of agents, with the runs they come from in a folder of their own. Growing one is resumable:
+runs and agents that are there stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from naht.agents.policy import Percept
+from naht.agents.saved import Agent, load_agent
+from naht.agents.zoo import agents_in
+from naht.config import decode
+from naht.envs.base import Environment, task_hash
+from naht.errors import NahtError, require, unknown
+from naht.evaluation.play import evaluate_sampler
+from naht.evaluation.statistics import Interval, mean_interval
+from naht.rollout import Arena
+from naht.storage import remove_unfinished
+from naht.teams.population import Member, Population, Roster
+from naht.teams.sampler import team_sampler
+from naht.training.config import ALGORITHMS, Preset, run_config
+from naht.training.parallel import Job, run_all
+from naht.training.progress import Report
+from naht.training.run import run_folder
+
+SELF_PLAY = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.num_controlled == "all")
+"""The algorithms that need no teammates."""
+
+
+@dataclass(frozen=True)
+class PopulationRecipe:
+    """Which teams to train, and how."""
+
+    task_name: str
+    task: Environment
+    algorithms: tuple[str, ...] = SELF_PLAY
+    seeds: int = 5
+    first_seed: int = 0
+    preset: Preset = "tuned"
+    steps: int | None = None
+    """Environment steps of every run; None: as the preset says."""
+    out: Path = Path("populations")
+    episodes: int = 1024
+    """Self-play episodes behind the return on each card."""
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "episodes"):
+            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
+        for name in self.algorithms:
+            if name not in SELF_PLAY:
+                raise unknown("algorithm for a population", name, SELF_PLAY)
+
+    def jobs(self) -> list[Job]:
+        """One run per algorithm and seed. Each has one device: many runs at once use the cores better than one run."""
+        jobs = []
+        for algorithm in self.algorithms:
+            for seed in range(self.first_seed, self.first_seed + self.seeds):
+                config = run_config(self.task_name, algorithm, self.preset, seed=seed)
+                config = replace(config, task=self.task, steps=self.steps or config.steps, devices=1)
+                jobs.append(Job(config, run_folder(self.out / "runs", config)))
+        return jobs
+
+
+def build(
+    recipe: PopulationRecipe,
+    *,
+    workers: int | None = None,
+    report: Report = lambda _: None,
+    checkpoint_every: float = 60,
+) -> list[Path]:
+    """Train what is missing. Returns the agents' files.
+
+    However often it is killed and called again, the agents are the same, bit for bit.
+    """
+    jobs = recipe.jobs()
+    run_all(jobs, workers=workers, report=report, checkpoint_every=checkpoint_every, same_command=True)
+    remove_unfinished(recipe.out)
+    files = []
+    for job in jobs:
+        agent = load_agent(job.folder)
+        path = recipe.out / f"{agent.name}.safetensors"
+        if not path.exists():
+            returns = self_play_return(agent, job.config.task, episodes=recipe.episodes)
+            replace(agent, card=agent.card | {"self_play": on_card(returns)}).save(path)
+        files.append(path)
+    return files
+
+
+def on_card(returns: Interval) -> dict[str, Any]:
+    return {"return": returns.mean, "half_width_95": returns.half_width, "episodes": returns.count}
+
+
+def self_play_return(agent: Agent, env: Environment, *, episodes: int, seed: int = 1_000_000) -> Interval:
+    """The greedy return of a team of copies, with its 95 % interval over episodes."""
+    team = Population([Member(agent.name, agent.policy, agent.params)])
+    sampler = team_sampler(env.spec.num_agents, 0, "all")
+    rows = evaluate_sampler(env, sampler, team, Population([]), episodes=episodes, seed=seed)
+    return mean_interval([row.episode_return for row in rows])
+
+
+def read_population(folder: Path) -> dict[str, Agent]:
+    """All agents of a folder by name."""
+    files = agents_in(folder)
+    require(bool(files), f"{folder} holds no agents")
+    return {name: load_agent(path) for name, path in files.items()}
+
+
+def chosen_agents(agents: dict[str, Agent], names: Sequence[str]) -> dict[str, Agent]:
+    """Those named; all without names."""
+    for name in names:
+        if name not in agents:
+            raise unknown("agent", name, agents)
+    return {name: agents[name] for name in names or agents}
+
+
+def export(agents: Iterable[Agent], out: Path, *, float16: bool = False, tolerance: float = 1e-3) -> dict[Path, float]:
+    """Write agents to a folder. Returns the share of greedy actions that each file changes: 0 in full precision.
+
+    With `float16`, agents are rounded to half precision unless that changes a larger share of their actions than
+    `tolerance`.
+    """
+    changed: dict[Path, float] = {}
+    for agent in agents:
+        path = out / f"{agent.name}.safetensors"
+        require(not path.exists(), f"{path} exists already")
+        share = rounding_changes(agent) if float16 else 0.0
+        if float16 and share <= tolerance:
+            replace(agent, card=agent.card | {"float16": {"actions_changed": share}}).save(path, float16=True)
+        else:
+            share = 0.0
+            agent.save(path)
+        changed[path] = share
+    return changed
+
+
+def rounding_changes(agent: Agent, *, num_envs: int = 128, seed: int = 2_000_000) -> float:
+    """The share of greedy actions that change when the parameters are rounded to half precision.
+
+    Both see the same histories: those of the agent's own self-play. The rounded one keeps its own memory of them.
+    """
+    env = decode(agent.card["task"])
+    roster = Roster((agent.name,), (agent.policy,), (True,))
+    arena = Arena(env, team_sampler(env.spec.num_agents, 0, "all"), roster, Roster((), (), ()), num_envs)
+
+    def rounded(leaf: jax.Array) -> jax.Array:
+        return leaf.astype(jnp.float16).astype(leaf.dtype) if leaf.dtype == jnp.float32 else leaf
+
+    @jax.jit
+    def compare(params: Any, key: jax.Array) -> jax.Array:
+        k_reset, k_play = jax.random.split(key)
+        ours = (jax.tree.map(lambda leaf: leaf[None], params),)
+        _, tr = arena.play(ours, (), arena.reset(k_reset), k_play, env.spec.horizon)
+        coarse = jax.tree.map(rounded, params)
+        seats = (num_envs, env.spec.num_agents)
+        slot = jnp.broadcast_to(jnp.arange(seats[1]), seats)
+        fresh = agent.policy.initial_memory(seats)
+
+        def step(memory: Any, now: Any) -> tuple[Any, jax.Array]:
+            obs, avail, last_action, first, action = now
+            memory = jax.tree.map(
+                lambda new, old: jnp.where(first.reshape(-1, *[1] * (old.ndim - 1)), new, old), fresh, memory
+            )
+            mine, memory, _ = agent.policy.act(coarse, memory, Percept(obs, avail, last_action, slot), key, True)
+            return memory, mine != action
+
+        _, differs = jax.lax.scan(step, fresh, (tr.obs, tr.avail, tr.last_action, tr.first, tr.action))
+        return (differs & tr.alive).sum() / tr.alive.sum()
+
+    return float(compare(agent.params, jax.random.key(seed)))
+
+
+def verify(path: Path, *, episodes: int = 256) -> str:
+    """Check an agent's file against its card: checksum, sizes, task, and its return in self-play.
+
+    Returns what was found; what is wrong is a `NahtError`.
+    """
+    agent = load_agent(path)
+    env = decode(agent.card["task"])
+    require(env.spec == agent.spec, f"{path}: its card's task has {env.spec}, the agent {agent.spec}")
+    require(
+        agent.card.get("task_hash") in (None, task_hash(env)),
+        f"{path} was trained in another world: settings are the same, but a file that the task reads has changed",
+    )
+    claim = agent.card.get("self_play")
+    if claim is None:
+        raise NahtError(f"{path} has no self-play return on its card")
+    # Other episodes than those behind the card: both are samples of the same distribution.
+    found = self_play_return(agent, env, episodes=episodes, seed=3_000_000)
+    allowed = 2 * float(np.hypot(claim["half_width_95"], found.half_width))
+    require(
+        abs(found.mean - claim["return"]) <= allowed,
+        f"{path} has a self-play return of {found.mean:.2f}, but its card says {claim['return']:.2f} ± {allowed:.2f}",
+    )
+    return f"checksum, sizes and task fit; self-play {found.mean:.2f}, on the card {claim['return']:.2f}"

@@ -1,0 +1,91 @@
+"""Learning curves of runs: greedy tests over steps and over wall-clock, mean and band over seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from naht.errors import NahtError
+from naht.report.figures import Curve, learning_curves
+from naht.training.run import is_run, read_config, read_metrics
+
+AXES = {
+    "over_time.png": ("seconds", 60.0, "minutes (compilation and tests included)"),
+    "over_steps.png": ("steps", 1e6, "million environment steps"),
+}
+"""By file: what is on the horizontal axis, in which unit, and what is written there."""
+
+
+@dataclass(frozen=True)
+class GreedyTests:
+    """Greedy tests of one run, one entry each."""
+
+    steps: np.ndarray
+    seconds: np.ndarray
+    returns: np.ndarray
+
+    def first_above(self, target: float) -> tuple[float, float] | None:
+        """Steps and seconds of the first test above a return; None if there is none."""
+        passed = np.flatnonzero(self.returns > target)
+        return (float(self.steps[passed[0]]), float(self.seconds[passed[0]])) if len(passed) else None
+
+
+def read_tests(folder: Path) -> GreedyTests:
+    """The tests of a run, finished or not; none if it has hardly begun."""
+    begun = (folder / "metrics.jsonl").is_file()
+    rows = [row for row in (read_metrics(folder) if begun else []) if "test/return" in row]
+    return GreedyTests(*[np.array([row[name] for row in rows]) for name in ("step", "seconds", "test/return")])
+
+
+def find_tests(folders: Sequence[Path]) -> dict[str, dict[str, list[GreedyTests]]]:
+    """The tests of all runs in these folders and below, by task and method.
+
+    A method is an algorithm; if several folders have runs of it, its name says which.
+    """
+    found: dict[tuple[str, str, Path], list[GreedyTests]] = {}
+    for folder in folders:
+        runs = [path.parent for path in sorted(folder.rglob("config.json")) if is_run(path.parent)]
+        for run in runs:
+            tests, config = read_tests(run), read_config(run)
+            if len(tests.steps):
+                found.setdefault((config.task.spec.name, config.algorithm_name, folder), []).append(tests)
+        if not runs:
+            raise NahtError(f"there are no runs in {folder}")
+    holders = Counter((task, algorithm) for task, algorithm, _ in found)
+    result: dict[str, dict[str, list[GreedyTests]]] = {}
+    for (task, algorithm, folder), trials in found.items():
+        name = algorithm if holders[task, algorithm] == 1 else f"{algorithm}, {folder}"
+        result.setdefault(task, {})[name] = trials
+    return result
+
+
+def plot_tests(
+    out: Path,
+    tests: Mapping[str, Mapping[str, Sequence[GreedyTests]]],
+    lines: Mapping[str, Mapping[str, float]] | None = None,
+) -> list[Path]:
+    """`tests[task][method]` holds a run per seed. Writes the files of `AXES` to a folder and returns them.
+
+    `lines[task]` are named levels to compare with.
+    """
+    paths = []
+    for file, (axis, unit, label) in AXES.items():
+        panels = {
+            task: {name: _on_one_grid(trials, axis, unit) for name, trials in methods.items()}
+            for task, methods in tests.items()
+        }
+        learning_curves(out / file, panels, x_label=label, y_label="greedy test return", lines=lines or {})
+        paths.append(out / file)
+    return paths
+
+
+def _on_one_grid(trials: Sequence[GreedyTests], axis: str, unit: float) -> list[Curve]:
+    """Curves of all seeds at the same places, as far as all of them got."""
+    places = [np.asarray(getattr(t, axis), float) for t in trials]
+    grid = np.linspace(max(p[0] for p in places), min(p[-1] for p in places), 40)
+    values = [np.interp(grid, p, t.returns) for p, t in zip(places, trials, strict=True)]
+    return [list(zip((grid / unit).tolist(), v.tolist(), strict=True)) for v in values]
