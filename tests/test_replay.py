@@ -325,7 +325,7 @@ def test_watch_from_the_command_line(saved, capsys, monkeypatch):
         (["--seed", "-1"], "seed is -1"),
         (["--fps", "0"], "fps is 0"),
         (["--frames", "1"], "frames is 1"),
-        (["nowhere"], "there is no file nowhere"),
+        (["nowhere"], "nowhere is no agent, run or population"),
         (["FOUR"], "teammates must share the task's sizes"),
         (["OURS"], "distinct names"),
     ],

@@ -398,7 +398,7 @@ def test_every_algorithm_on_every_task_trains_saves_and_goes_on(task, algorithm,
     """The real settings, a few updates: train, stop, resume, load, and the agent acts."""
     config = run_config(task, algorithm)
     per_update = config.algorithm.num_envs * config.task.spec.horizon
-    config = replace(config, steps=3 * per_update, test_every=per_update, test_episodes=8)
+    config = replace(config, steps=3 * per_update, test_every=per_update)
     with pytest.raises(Stop):
         train(config, tmp_path / "run", checkpoint_every=0, report=stop_at(2 * per_update))
     resume(tmp_path / "run")
