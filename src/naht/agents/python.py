@@ -14,6 +14,8 @@ from __future__ import annotations
 import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,16 @@ class Situation:
     """Its seat, 0..M-1."""
     memory: np.ndarray
     """[K] float32, what it returned at the previous step; zeros at the start of an episode."""
-    rng: np.random.Generator
-    """For chance. Others, or state outside of `memory`, would make runs differ from one time to the next."""
+    seed: tuple[int, ...]
+    """What `rng` starts from: another one for every seat and step."""
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """For chance. Others, or state outside of `memory`, would make runs differ from one time to the next.
+
+        Made when it is asked for: that takes longer than most functions do.
+        """
+        return np.random.default_rng(self.seed)
 
 
 Function = Callable[[Situation], Any]
@@ -76,11 +86,11 @@ class PythonPolicy:
     def _act_for_all(self, percept: Percept, memory: Array, seed: Array) -> tuple[np.ndarray, np.ndarray]:
         """Seat after seat, outside of compiled code."""
         obs, avail, last_action, slot, before, chance = map(np.asarray, (*percept, memory, seed))
-        action, after = np.zeros(slot.shape, np.int32), np.array(before)
+        action, after, start = np.zeros(slot.shape, np.int32), np.array(before), chance.tolist()
         for at in np.ndindex(slot.shape):
             if avail[at].any():  # rows that fill up a block are nobody's
-                rng = np.random.default_rng([*chance.tolist(), *at])
-                situation = Situation(obs[at], avail[at], int(last_action[at]), int(slot[at]), before[at], rng)
+                own = (*start, *at)
+                situation = Situation(obs[at], avail[at], int(last_action[at]), int(slot[at]), before[at], own)
                 action[at], after[at] = self.call(situation)
         return action, after
 
@@ -88,18 +98,19 @@ class PythonPolicy:
         """One decision, checked."""
         answer = self.function(situation)
         action, memory = answer if isinstance(answer, tuple) else (answer, situation.memory)
-        number = np.asarray(action)
-        allowed = np.flatnonzero(situation.avail).tolist()
-        require(
-            number.shape == () and np.issubdtype(number.dtype, np.integer) and int(number) in allowed,
-            f"teammate '{self.name}' chose {action!r}: allowed actions were {allowed}",
-        )
+        try:
+            number = index(action)
+        except TypeError:
+            number = -1
+        if not (0 <= number < len(situation.avail) and situation.avail[number]):
+            allowed = np.flatnonzero(situation.avail).tolist()
+            raise NahtError(f"teammate '{self.name}' chose {action!r}: allowed actions were {allowed}")
         memory = np.asarray(memory, np.float32)
         require(
             memory.shape == (self.memory_size,),
             f"teammate '{self.name}' returned a memory of shape {memory.shape}, expected ({self.memory_size},)",
         )
-        return int(number), memory
+        return number, memory
 
 
 def python_policy(name: str, function: Function, spec: EnvSpec, memory: int = 0) -> PythonPolicy:
@@ -108,7 +119,7 @@ def python_policy(name: str, function: Function, spec: EnvSpec, memory: int = 0)
     policy = PythonPolicy(name, function, spec, memory)
     nothing = np.zeros(spec.obs_size, np.float32)
     every = np.ones(spec.num_actions, bool)
-    policy.call(Situation(nothing, every, -1, 0, np.zeros(memory, np.float32), np.random.default_rng(0)))
+    policy.call(Situation(nothing, every, -1, 0, np.zeros(memory, np.float32), (0,)))
     return policy
 
 
