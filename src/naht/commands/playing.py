@@ -239,19 +239,17 @@ def curves(args: Sequence[str]) -> None:
     target = chosen.target
     lines = {} if target is None else {task: {f"return {target:g}": target} for task in tests}
     figures = plot_tests(chosen.out, tests, lines)
-    table = Table(
-        "task", "method", "seeds", "million steps", "minutes", "best test return", header_style="bold", box=None
-    )
+    table = Table("task", "method", "seeds", "steps", "minutes", "best test return", header_style="bold", box=None)
     if target is not None:
-        table.add_column(f"million steps (minutes) to {target:g}")
+        table.add_column(f"steps (minutes) to {target:g}")
     for task, methods in tests.items():
         for name, trials in methods.items():
             best = mean_interval([float(t.returns.max()) for t in trials])
             length = [max(float(getattr(t, axis)[-1]) for t in trials) for axis in ("steps", "seconds")]
-            row = [task, name, str(len(trials)), f"{length[0] / 1e6:.2f}", f"{length[1] / 60:.1f}", f"{best:.2f}"]
+            row = [task, name, str(len(trials)), f"{length[0]:,.0f}", f"{length[1] / 60:.1f}", f"{best:.2f}"]
             if target is not None:
                 passed = [t.first_above(target) for t in trials]
-                row.append(", ".join(f"{p[0] / 1e6:.2f} ({p[1] / 60:.1f})" if p else "-" for p in passed))
+                row.append("; ".join(f"{p[0]:,.0f} ({p[1] / 60:.1f})" if p else "-" for p in passed))
             table.add_row(*row)
     console = Console()
     console.print(table)
