@@ -89,7 +89,8 @@ def grouped_bars(path: Path, groups: Mapping[str, Mapping[str, Interval]], *, y_
     axis.grid(axis="y", color="0.92")
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=9)
+    # Above the bars: inside, it would cover some.
+    axis.legend(frameon=False, fontsize=9, ncols=len(kinds), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     save_figure(figure, path)
 
 
