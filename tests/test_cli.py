@@ -127,9 +127,15 @@ def test_train_evaluate_and_list_end_to_end(capsys, tmp_path, monkeypatch):
     teammates = ["--teammates", "turns", "runs/bit-game/poam/seed0", "--num-controlled", "1"]
     code, out, _ = call(capsys, "evaluate", "runs/bit-game/poam/seed0/last.safetensors", "--episodes", "4", *teammates)
     assert code == 0
+    broken = tmp_path / "runs/broken/best.safetensors"
+    broken.parent.mkdir()
+    broken.write_bytes(b"not an agent")
     code, out, _ = call(capsys, "list", "agents")
+    assert code == 0
     assert "runs/bit-game/poam/seed0" in out
     assert "poam-seed0" in out
+    assert "runs/broken" in out
+    assert "zoo/qmix" in out
     mixed = ["--teams.teammates", "static", "runs/bit-game/poam/seed0", "--teams.mix", "--name", "second"]
     code, _, err = call(capsys, "train", "bit-game", "ippo-naht", *QUICK, *mixed)
     assert code == 0, err

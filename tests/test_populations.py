@@ -144,10 +144,11 @@ def test_names_sort_by_their_numbers(tmp_path):
 
 def test_half_precision_halves_the_file_and_says_what_it_changes(built, tmp_path):
     agents = [load_agent(path) for path in agents_in(built).values()]
-    changed = export(agents, tmp_path, float16=True, tolerance=1.0)
-    for agent, (path, share) in zip(agents, changed.items(), strict=True):
+    files = export(agents, tmp_path, float16=True, tolerance=1.0)
+    for agent, (path, float16, changes) in zip(agents, files, strict=True):
         small = load_agent(path)
-        assert small.card["float16"]["actions_changed"] == share
+        assert float16
+        assert small.card["float16"]["actions_changed"] == changes
         for a, b in zip(jax.tree.leaves(agent.params), jax.tree.leaves(small.params), strict=True):
             assert b.dtype == a.dtype
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
@@ -164,8 +165,10 @@ def test_an_agent_that_rounding_would_change_is_kept_whole(built, tmp_path):
     network = {"params": layers | {"Dense_1": last}}
     agent = replace(agent, params=agent.params._replace(network=network))
     assert rounding_changes(agent) == 1.0
-    (path,) = export([agent], tmp_path, float16=True)
+    ((path, float16, changes),) = export([agent], tmp_path, float16=True)
+    assert (float16, changes) == (False, 1.0)
     kept = load_agent(path)
+    assert "float16" not in kept.card
     np.testing.assert_array_equal(kept.params.network["params"]["Dense_1"]["bias"], last["bias"])
 
 
@@ -214,7 +217,7 @@ def test_the_command_line(built, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out.count("checksum, sizes and task fit") == 4
     assert main(["evaluate", "selfplay", str(built), "--episodes", "4", "--out", "tables"]) == 0
     assert main(["evaluate", "crossplay", str(built), "--episodes", "4", "--out", "tables"]) == 0
-    assert "mean of others" in capsys.readouterr().out
+    assert "others" in capsys.readouterr().out
     names = {path.name for path in Path("tables").iterdir()}
     assert names == {"selfplay.csv", "selfplay.png", "crossplay.csv", "crossplay.png"}
     assert len(Path("tables/crossplay.csv").read_text().splitlines()) == 1 + 2 * 2 + 2
@@ -263,16 +266,21 @@ def test_cross_play_pairs_every_seed_and_averages_the_others():
     # a0 never, a1 always, b0 never, b1 always, b2 never; pairs a0-b0, a1-b1, a0-b2: nobody ever is the only one.
     assert result.scores["a", "b"] == (0.0, 0.0, 0.0)
     assert result.row("a").mean == 0.0
+    assert result.advantages == (0.0,) * 5
     everyone = cross_play(env, Population(members), ["a", "a", "b", "b", "b"], episodes=4, all_pairs=True)
     # a0 with b1: one of three is 'always' when two seats are ours, (0 + 3) / 2; a1 with b0 or b2 likewise.
     assert everyone.scores["a", "b"] == (0.0, 1.5, 0.0, 1.5, 0.0, 1.5)
     assert everyone.row("a").mean == pytest.approx(0.75)
+    # With itself nobody ever wins; a0 meets b0, b1, b2; a1 likewise; b0, b1 and b2 meet a0 and a1.
+    assert everyone.advantages == pytest.approx((-0.5, -1.0, -0.75, -0.75, -0.75))
+    assert everyone.advantage().mean == pytest.approx(-0.75)
 
 
 def test_self_play_tells_matched_from_mismatched_seeds():
     env = make_env("bit-game", horizon=1)
     population = Population([Member("never", Bernoulli(0.0)), Member("always", Bernoulli(1.0)), Member("t", Turns(3))])
-    matched, mismatched = self_play(env, population, ["a", "a", "a"], episodes=4)["a"]
+    matched, mismatched, difference = self_play(env, population, ["a", "a", "a"], episodes=4)["a"]
+    assert difference.mean == pytest.approx(matched.mean - mismatched.mean)
     assert matched.count == mismatched.count == 3
     assert matched.mean == pytest.approx(1.0)  # only turns win with themselves
     with pytest.raises(NahtError, match="'b' has one team"):

@@ -37,8 +37,8 @@ def find_agents(text: str, task: str | None = None) -> list[Path] | None:
     """The files that a user means; None if it is neither a path nor of the zoo.
 
     A file, a run's folder (its best agent), a population's folder (all of its agents); of the zoo 'zoo/mpe-pp'
-    (everybody shipped for that task), 'zoo/mpe-pp/vdn' (all whose names begin so) or 'zoo/mpe-pp/vdn-seed3'. Where the
-    task is known it may be left out: 'zoo', 'zoo/vdn', 'zoo/vdn-seed3'.
+    (everybody shipped for that task), 'zoo/mpe-pp/vdn' (those of one algorithm), 'zoo/mpe-pp/seed3' (one team of every
+    algorithm) or 'zoo/mpe-pp/vdn-seed3'. Where the task is known it may be left out: 'zoo', 'zoo/vdn', 'zoo/vdn-seed3'.
     """
     path = Path(text)
     if path.is_file():
@@ -55,7 +55,8 @@ def find_agents(text: str, task: str | None = None) -> list[Path] | None:
     if not there:
         raise unknown("task of the zoo", task or "", zoo_tasks())
     name = "/".join(rest)
-    found = [path for known, path in there.items() if name in ("", known) or known.startswith(f"{name}-")]
+    found = [path for known, path in there.items() if not name or f"-{name}-" in f"-{known}-"]
     if not found:
-        raise unknown(f"agent of the zoo for {task}", name, there)
+        parts = sorted({part for known in there for part in known.split("-")})
+        raise unknown(f"agent of the zoo for {task}", name, [*parts, *there])
     return found

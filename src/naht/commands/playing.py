@@ -114,11 +114,12 @@ def selfplay(args: Sequence[str]) -> None:
     chosen = parse(Meet, "evaluate selfplay", args)
     env, population, algorithms = _population(chosen)
     scores = self_play(env, population, algorithms, episodes=chosen.episodes, seed=chosen.seed)
-    table = Table("algorithm", "matched seeds", "mismatched seeds", "teams", box=None, header_style="bold")
-    for name, (matched, mismatched) in scores.items():
-        table.add_row(name, f"{matched:.2f}", f"{mismatched:.2f}", str(matched.count))
-    bars = {name: dict(zip(("matched seeds", "mismatched seeds"), pair, strict=True)) for name, pair in scores.items()}
-    rows = [(name, kind, i) for name, pair in bars.items() for kind, i in pair.items()]
+    kinds = ("matched seeds", "mismatched seeds", "difference")
+    table = Table("algorithm", *kinds, "teams", box=None, header_style="bold")
+    for name, matching in scores.items():
+        table.add_row(name, *[f"{interval:.2f}" for interval in matching], str(matching.matched.count))
+    bars = {name: dict(zip(kinds[:2], matching, strict=False)) for name, matching in scores.items()}
+    rows = [(name, kind, i) for name, matching in scores.items() for kind, i in zip(kinds, matching, strict=True)]
     write_intervals(chosen.out / "selfplay.csv", ("algorithm", "seeds"), rows)
     grouped_bars(chosen.out / "selfplay.png", bars, y_label=f"M-N score on {env.spec.name}")
     console = Console()
@@ -133,15 +134,16 @@ def crossplay(args: Sequence[str]) -> None:
         env, population, algorithms, all_pairs=chosen.all_pairs, episodes=chosen.episodes, seed=chosen.seed
     )
     names = result.groups
-    table = Table("", *names, "mean of others", box=None, header_style="bold")
+    table = Table("", *names, "others", box=None, header_style="bold", padding=(0, 1, 0, 0))  # fits 80 columns
     for ours in names:
-        table.add_row(ours, *[f"{result.cell(ours, theirs):.2f}" for theirs in names], f"{result.row(ours):.2f}")
+        table.add_row(ours, *[f"{result.cell(ours, theirs):.1f}" for theirs in names], f"{result.row(ours):.1f}")
     rows = [(ours, theirs, result.cell(ours, theirs)) for ours in names for theirs in names]
     rows += [(ours, "mean of others", result.row(ours)) for ours in names]
     write_intervals(chosen.out / "crossplay.csv", ("ours", "theirs"), rows)
     heat_table(chosen.out / "crossplay.png", rows, title=f"M-N scores on {env.spec.name}")
     console = Console()
     console.print(table)
+    console.print(f"With itself, a team does better than with other algorithms by {result.advantage():.2f}")
     console.print(f"Table and figure: {chosen.out}/crossplay.csv, crossplay.png", soft_wrap=True)
 
 

@@ -172,10 +172,15 @@ class Export:
 def export(args: Sequence[str]) -> None:
     chosen = parse(Export, "population export", args)
     agents = [load_agent(path) for path in agent_files(chosen.agents)]
-    table = Table("file", "KiB", "greedy actions changed", box=None, header_style="bold")
-    for path, share in populations.export(agents, chosen.out, float16=chosen.float16).items():
-        table.add_row(str(path), f"{path.stat().st_size / 1024:.0f}", f"{100 * share:.3f} %")
-    Console().print(table)
+    files = populations.export(agents, chosen.out, float16=chosen.float16)
+    columns = ("agent", "precision", "KiB", "greedy actions that half precision changes")
+    table = Table(*columns, box=None, header_style="bold")
+    for path, float16, changes in files:
+        share = "" if changes is None else f"{100 * changes:.3f} %"
+        table.add_row(path.stem, "half" if float16 else "full", f"{path.stat().st_size / 1024:.0f}", share)
+    console = Console()
+    console.print(table)
+    console.print(f"In {chosen.out}", soft_wrap=True)
 
 
 @dataclass(frozen=True)

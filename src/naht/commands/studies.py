@@ -12,10 +12,11 @@ from rich.table import Table
 
 from naht.agents.saved import load_agent
 from naht.agents.scripted import BOTS
+from naht.agents.zoo import ZOO, find_agents, zoo_tasks
 from naht.commands.parsing import leading_names, parse
 from naht.doctor import examine
 from naht.envs.registry import TASKS
-from naht.errors import unknown
+from naht.errors import NahtError, unknown
 from naht.experiments.bit_game import BitGameStudy
 from naht.experiments.bit_game import reproduce as reproduce_bit_game
 from naht.experiments.prey import PreyRecipe
@@ -54,12 +55,29 @@ def list_(args: Sequence[str]) -> None:
         for task_name, bots in BOTS.items():
             for name, bot in bots.items():
                 table.add_row(name, task_name, f"scripted: {bot.description}")
+        for task_name in zoo_tasks():
+            for name, returns in _zoo_returns(task_name).items():
+                facts = f"{len(returns)} trained teams, self-play returns {min(returns):.1f} to {max(returns):.1f}"
+                table.add_row(f"zoo/{name}", task_name, facts)
         for path in sorted(folder.glob("**/best.safetensors")):
-            agent = load_agent(path)
+            try:
+                agent = load_agent(path)
+            except NahtError as e:
+                table.add_row(str(path.parent), "?", str(e))
+                continue
             facts = f"{agent.name}, {agent.card['steps']:,} steps, test return {agent.card['test_return']:.2f}"
             table.add_row(str(path.parent), agent.spec.name, facts)
     table.box, table.header_style = None, "bold"
     Console().print(table)
+
+
+def _zoo_returns(task_name: str) -> dict[str, list[float]]:
+    """Self-play returns of the shipped teams by algorithm."""
+    returns: dict[str, list[float]] = {}
+    for path in find_agents(f"{ZOO}/{task_name}") or ():
+        card = load_agent(path).card
+        returns.setdefault(card["algorithm"], []).append(card["self_play"]["return"])
+    return returns
 
 
 def train_prey(args: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ class Task:
 
 TASKS: dict[str, Task] = {
     "bit-game": Task("M agents pick bits; the team earns M when exactly one is 1", BitGame, ("bernoulli",)),
-    "mpe-pp": Task("M predators must touch a faster prey together", PredatorPrey, ("chaser", "interceptor", "pincer")),
+    "mpe-pp": Task("M predators must touch a faster prey together", PredatorPrey, ("zoo/seed0",)),
 }
 
 

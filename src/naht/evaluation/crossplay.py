@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +66,8 @@ class CrossPlay:
     groups: tuple[str, ...]
     scores: dict[tuple[str, str], tuple[float, ...]]
     """By (ours, theirs): one M-N score per pair of seeds. On the diagonal every team meets itself."""
+    advantages: tuple[float, ...]
+    """By member: its score with itself, minus its mean score in meetings with other groups."""
 
     def cell(self, ours: str, theirs: str) -> Interval:
         return mean_interval(self.scores[ours, theirs])
@@ -72,6 +75,10 @@ class CrossPlay:
     def row(self, ours: str) -> Interval:
         """All meetings with others: the row without the diagonal."""
         return mean_interval([s for theirs in self.groups if theirs != ours for s in self.scores[ours, theirs]])
+
+    def advantage(self) -> Interval:
+        """How much better a team does with itself than with other groups. A team is the unit of replication."""
+        return mean_interval(self.advantages)
 
 
 def cross_play(
@@ -102,15 +109,34 @@ def cross_play(
             pairs[ours, theirs] = met
     returns = play_meetings(env, population, [p for met in pairs.values() for p in met], episodes=episodes, seed=seed)
     scores, at = {}, 0
+    alone: dict[int, float] = {}
+    together: dict[int, list[float]] = {i: [] for i in range(len(groups))}
     for cell, met in pairs.items():
         scores[cell] = tuple(returns[at : at + len(met)].mean((1, 2)).tolist())
         at += len(met)
-    return CrossPlay(names, scores)
+        for (i, j), score in zip(met, scores[cell], strict=True):
+            if i == j:
+                alone[i] = score
+            else:
+                together[i].append(score)
+    advantages = [alone[i] - float(np.mean(others)) for i, others in together.items() if others]
+    return CrossPlay(names, scores, tuple(advantages))
+
+
+class Matching(NamedTuple):
+    """How the teams of a group do with themselves and with the group's other teams."""
+
+    matched: Interval
+    """Teams with themselves."""
+    mismatched: Interval
+    """Teams with the group's other teams."""
+    difference: Interval
+    """Matched minus mismatched, team by team."""
 
 
 def self_play(
     env: Environment, population: Population, groups: Sequence[str], *, episodes: int = 128, seed: int = 0
-) -> dict[str, tuple[Interval, Interval]]:
+) -> dict[str, Matching]:
     """By group: M-N scores of its teams with themselves (matched seeds) and with each other (mismatched seeds).
 
     Scores are averaged per team first: a team, not a pair, is the unit of replication.
@@ -125,5 +151,5 @@ def self_play(
         square = scores.reshape(len(members), len(members))
         matched = np.diag(square)
         others = (square.sum(1) - matched) / (len(members) - 1)
-        result[name] = (mean_interval(matched.tolist()), mean_interval(others.tolist()))
+        result[name] = Matching(*[mean_interval(x.tolist()) for x in (matched, others, matched - others)])
     return result

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -122,24 +122,32 @@ def chosen_agents(agents: dict[str, Agent], names: Sequence[str]) -> dict[str, A
     return {name: agents[name] for name in names or agents}
 
 
-def export(agents: Iterable[Agent], out: Path, *, float16: bool = False, tolerance: float = 1e-3) -> dict[Path, float]:
-    """Write agents to a folder. Returns the share of greedy actions that each file changes: 0 in full precision.
+class Exported(NamedTuple):
+    """A file of an exported agent."""
+
+    path: Path
+    float16: bool
+    """Rounded to half precision?"""
+    changes: float | None
+    """The share of greedy actions that rounding changes; None: not measured."""
+
+
+def export(agents: Iterable[Agent], out: Path, *, float16: bool = False, tolerance: float = 1e-3) -> list[Exported]:
+    """Write agents to a folder.
 
     With `float16`, agents are rounded to half precision unless that changes a larger share of their actions than
     `tolerance`.
     """
-    changed: dict[Path, float] = {}
+    files = []
     for agent in agents:
         path = out / f"{agent.name}.safetensors"
         require(not path.exists(), f"{path} exists already")
-        share = rounding_changes(agent) if float16 else 0.0
-        if float16 and share <= tolerance:
-            replace(agent, card=agent.card | {"float16": {"actions_changed": share}}).save(path, float16=True)
-        else:
-            share = 0.0
-            agent.save(path)
-        changed[path] = share
-    return changed
+        changes = rounding_changes(agent) if float16 else None
+        rounded = changes is not None and changes <= tolerance
+        card = agent.card | ({"float16": {"actions_changed": changes}} if rounded else {})
+        replace(agent, card=card).save(path, float16=rounded)
+        files.append(Exported(path, rounded, changes))
+    return files
 
 
 def rounding_changes(agent: Agent, *, num_envs: int = 128, seed: int = 2_000_000) -> float:

@@ -81,6 +81,8 @@ class Algorithm:
     """Changes to the learner's settings in every preset: what makes it this algorithm."""
     learner: Literal["ppo", "value"] = "ppo"
     """Whose settings these are."""
+    tuned: dict[str, Any] = field(default_factory=dict)
+    """Further changes in the preset 'tuned'."""
     paper: dict[str, Any] = field(default_factory=dict)
     """Further changes in the presets 'paper' and 'released': its published hyper-parameters."""
     released: dict[str, Any] = field(default_factory=dict)
@@ -92,10 +94,11 @@ class Algorithm:
 _NO_MODEL = {"modelling": False}
 _SELF_PLAY = _NO_MODEL | {"uncontrolled_data": False}
 _STORED = {"actor_memory": "stored", "critic_memory": "stored"}
+_BOLD = {"lr": 2e-3, "bootstrap_time_limit": True}  # QMIX diverges with these (docs/value_based.md)
 
 
-def _value_based(description: str, mixing: Mixing) -> Algorithm:
-    return Algorithm(description, {"mixing": mixing}, "value", num_controlled="all")
+def _value_based(description: str, mixing: Mixing, **tuned: Any) -> Algorithm:
+    return Algorithm(description, {"mixing": mixing}, "value", tuned, num_controlled="all")
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -125,8 +128,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         released=_STORED,
         num_controlled="all",
     ),
-    "iql": _value_based("independent Q-learning, trained in self-play", "none"),
-    "vdn": _value_based("Q-learning of the sum of the agents' values, trained in self-play", "sum"),
+    "iql": _value_based("independent Q-learning, trained in self-play", "none", **_BOLD),
+    "vdn": _value_based("Q-learning of the sum of the agents' values, trained in self-play", "sum", **_BOLD),
     "qmix": _value_based("Q-learning of a monotonic mix of the agents' values, trained in self-play", "monotonic"),
 }
 
@@ -211,9 +214,7 @@ def run_config(
     if preset not in PRESETS[task_name]:
         raise unknown("preset", preset, PRESETS[task_name])
     algorithm, defaults = ALGORITHMS[algorithm_name], PRESETS[task_name][preset]
-    changes = dict(algorithm.settings)
-    if preset != "tuned":
-        changes |= algorithm.paper
+    changes = algorithm.settings | (algorithm.tuned if preset == "tuned" else algorithm.paper)
     if preset == "released":
         changes |= algorithm.released
     teammates = () if algorithm.num_controlled == "all" else task(task_name).teammates

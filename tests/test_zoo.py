@@ -1,0 +1,64 @@
+"""The agents that come with the package: all there, as their cards say, and in the docs as they are."""
+
+from pathlib import Path
+
+import pytest
+
+from naht import NahtError, load_agent, load_members, make_env
+from naht.agents.zoo import find_agents, zoo_folder, zoo_tasks
+from naht.cli import main
+from naht.commands.populations import markdown
+from naht.envs.base import task_hash
+from naht.experiments.populations import SELF_PLAY, verify
+
+ENV = make_env("mpe-pp")
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def zoo():
+    return [load_agent(path) for path in find_agents("zoo/mpe-pp")]
+
+
+def test_five_algorithms_with_five_seeds(zoo):
+    assert zoo_tasks() == ["mpe-pp"]
+    assert [agent.name for agent in zoo] == [f"{name}-seed{seed}" for name in sorted(SELF_PLAY) for seed in range(5)]
+    for agent in zoo:
+        assert agent.spec == ENV.spec
+        assert agent.card["task_hash"] == task_hash(ENV)
+        assert agent.card["self_play"]["episodes"] == 1024
+        assert agent.card.get("float16", {"actions_changed": 0})["actions_changed"] <= 1e-3
+
+
+def test_it_is_small():
+    assert sum(path.stat().st_size for path in zoo_folder().rglob("*")) < 3_000_000
+
+
+def test_its_table_in_the_docs_comes_from_the_cards(zoo):
+    assert markdown(zoo) in (DOCS / "populations.md").read_text()
+
+
+def test_members_are_found_by_short_names():
+    names = [member.name for member in load_members(["zoo/vdn", "zoo/iql-seed3", "pincer"], ENV.spec)]
+    assert names == [*[f"vdn-seed{seed}" for seed in range(5)], "iql-seed3", "pincer"]
+    assert len(load_members(["zoo"], ENV.spec)) == 25
+    one_each = [member.name for member in load_members(["zoo/seed2"], ENV.spec)]
+    assert one_each == [f"{name}-seed2" for name in sorted(SELF_PLAY)]
+    with pytest.raises(NahtError, match=r"unknown agent of the zoo for mpe-pp 'vdm': did you mean vdn\\?"):
+        load_members(["zoo/vdm"], ENV.spec)
+    with pytest.raises(NahtError, match=r"unknown task of the zoo 'bit-game'"):
+        load_members(["zoo"], make_env("bit-game").spec)
+
+
+@pytest.mark.parametrize("name", ["vdn-seed0", "mappo-seed4"])
+def test_cards_tell_the_truth(name):
+    assert "checksum, sizes and task fit" in verify(*find_agents(f"zoo/mpe-pp/{name}"), episodes=128)
+
+
+def test_algorithms_meet(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    agents = [f"zoo/mpe-pp/{name}-seed{seed}" for name in ("vdn", "mappo") for seed in (0, 1)]
+    assert main(["evaluate", "crossplay", *agents, "--episodes", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "others" in said
+    assert "With itself, a team does better than with other algorithms by" in said
