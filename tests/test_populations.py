@@ -263,6 +263,8 @@ def test_cross_play_pairs_every_seed_and_averages_the_others():
     assert {cell: len(scores) for cell, scores in result.scores.items()} == {
         ("a", "a"): 2, ("a", "b"): 3, ("b", "a"): 3, ("b", "b"): 3,
     }  # fmt: skip
+    with pytest.raises(NahtError, match="at least two groups, got 1: a"):
+        cross_play(env, Population(members[:2]), ["a", "a"], episodes=4)
     # a0 never, a1 always, b0 never, b1 always, b2 never; pairs a0-b0, a1-b1, a0-b2: nobody ever is the only one.
     assert result.scores["a", "b"] == (0.0, 0.0, 0.0)
     assert result.row("a").mean == 0.0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -227,7 +228,7 @@ class Curves:
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """Folders with runs in them, finished or not."""
     target: float | None = None
-    """A return to pass."""
+    """A return to pass: how many runs do, and after how many steps and minutes (the median of those that do)."""
     out: Path = Path("curves")
     """Folder for the figures."""
 
@@ -241,17 +242,20 @@ def curves(args: Sequence[str]) -> None:
     target = chosen.target
     lines = {} if target is None else {task: {f"return {target:g}": target} for task in tests}
     figures = plot_tests(chosen.out, tests, lines)
-    table = Table("task", "method", "seeds", "steps", "minutes", "best test return", header_style="bold", box=None)
+    columns = ("task", "method", "seeds", "steps", "minutes", "best test")
+    table = Table(*columns, header_style="bold", box=None, padding=(0, 1, 0, 0))
     if target is not None:
-        table.add_column(f"steps (minutes) to {target:g}")
+        table.add_column(f"to {target:g} (steps, min)")
     for task, methods in tests.items():
         for name, trials in methods.items():
             best = mean_interval([float(t.returns.max()) for t in trials])
             length = [max(float(getattr(t, axis)[-1]) for t in trials) for axis in ("steps", "seconds")]
-            row = [task, name, str(len(trials)), f"{length[0]:,.0f}", f"{length[1] / 60:.1f}", f"{best:.2f}"]
+            row = [task, name, str(len(trials)), f"{length[0]:,.0f}", f"{length[1] / 60:.1f}", f"{best:.1f}"]
             if target is not None:
-                passed = [t.first_above(target) for t in trials]
-                row.append("; ".join(f"{p[0]:,.0f} ({p[1] / 60:.1f})" if p else "-" for p in passed))
+                passed = [p for t in trials if (p := t.first_above(target))]
+                middle = np.median(passed, axis=0) if passed else None
+                when = "" if middle is None else f": {middle[0]:,.0f}, {middle[1] / 60:.1f}"
+                row.append(f"{len(passed)} of {len(trials)}{when}")
             table.add_row(*row)
     console = Console()
     console.print(table)

@@ -95,6 +95,7 @@ def cross_play(
     Two groups meet in as many pairs as the larger one has members, so that everybody takes part; or in all pairs.
     """
     names = tuple(dict.fromkeys(groups))
+    require(len(names) >= 2, f"cross-play needs at least two groups, got {len(names)}: {', '.join(names)}")
     members = {name: [i for i, group in enumerate(groups) if group == name] for name in names}
     pairs: dict[tuple[str, str], list[Meeting]] = {}
     for ours in names:
@@ -119,7 +120,7 @@ def cross_play(
                 alone[i] = score
             else:
                 together[i].append(score)
-    advantages = [alone[i] - float(np.mean(others)) for i, others in together.items() if others]
+    advantages = [alone[i] - float(np.mean(others)) for i, others in together.items()]
     return CrossPlay(names, scores, tuple(advantages))
 
 

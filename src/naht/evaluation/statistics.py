@@ -32,8 +32,8 @@ class Interval:
         return f"{self:.3f}"
 
     def __format__(self, spec: str) -> str:
-        """Mean and half width, each by `spec`, for instance ".2f"."""
-        return f"{self.mean:{spec}} ± {self.half_width:{spec}}"
+        """Mean and half width, each by `spec`, for instance ".2f"; the mean alone if it has no interval."""
+        return f"{self.mean:{spec}}" + ("" if np.isnan(self.half_width) else f" ± {self.half_width:{spec}}")
 
 
 def _student_cdf(t: float, df: int) -> float:

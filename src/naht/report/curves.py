@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,7 @@ def read_tests(folder: Path) -> GreedyTests:
 def find_tests(folders: Sequence[Path]) -> dict[str, dict[str, list[GreedyTests]]]:
     """The tests of all runs in these folders and below, by task and method.
 
-    A method is an algorithm; if several folders have runs of it, its name says which.
+    A method is an algorithm; if several folders have runs of one, all names say which.
     """
     found: dict[tuple[str, str, Path], list[GreedyTests]] = {}
     for folder in folders:
@@ -55,10 +54,10 @@ def find_tests(folders: Sequence[Path]) -> dict[str, dict[str, list[GreedyTests]
                 found.setdefault((config.task.spec.name, config.algorithm_name, folder), []).append(tests)
         if not runs:
             raise NahtError(f"there are no runs in {folder}")
-    holders = Counter((task, algorithm) for task, algorithm, _ in found)
+    one_each = len({(task, algorithm) for task, algorithm, _ in found}) == len(found)
     result: dict[str, dict[str, list[GreedyTests]]] = {}
     for (task, algorithm, folder), trials in found.items():
-        name = algorithm if holders[task, algorithm] == 1 else f"{algorithm}, {folder}"
+        name = algorithm if one_each else f"{algorithm}, {folder}"
         result.setdefault(task, {})[name] = trials
     return result
 

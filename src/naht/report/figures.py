@@ -20,6 +20,7 @@ Curve = Sequence[tuple[float, float]]
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Distinguishable with any colour vision (Okabe and Ito)."""
+DASHES = ("-", "--", ":", "-.")
 
 
 def learning_curves(
@@ -34,23 +35,27 @@ def learning_curves(
 
     Two trials are thin lines instead.
 
-    `panels[title][method]` holds one curve per trial; trials must share their x values. `lines[title]` names constant
+    `panels[title][method]` holds one curve per trial; trials must share their x values. Variants of a method, named
+    'method, variant', share its colour and differ in the dashes of their lines. `lines[title]` names constant
     levels to compare with. Bands are cut where they leave the range of the trials. The file's ending (.png, .pdf, .svg)
     decides on the format.
     """
-    figure = new_figure(1.2 + 4.3 * len(panels), 3.6)
+    names = dict.fromkeys(method for methods in panels.values() for method in methods)
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(dict.fromkeys(map(_kind, names)))}
+    dashes = {name: DASHES[i % len(DASHES)] for i, name in enumerate(dict.fromkeys(map(_variant, names)))}
+    crowded = len(names) > 4
+    figure = new_figure(1.2 + 4.3 * len(panels) + 1.5 * crowded, 3.6)
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    names = list(dict.fromkeys(method for methods in panels.values() for method in methods))
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
         for level_name, level in (lines or {}).get(title, {}).items():
             axis.axhline(level, color="0.55", linestyle="--", linewidth=1)
             axis.annotate(level_name, (0.99, level), xycoords=("axes fraction", "data"), ha="right", va="bottom",
                           fontsize=8, color="0.35")  # fmt: skip
         for method, curves in methods.items():
-            colour = COLOURS[names.index(method) % len(COLOURS)]
+            colour, dash = colours[_kind(method)], dashes[_variant(method)]
             x = np.array([point[0] for point in curves[0]])
             intervals = [mean_interval([curve[i][1] for curve in curves]) for i in range(len(x))]
-            axis.plot(x, [i.mean for i in intervals], color=colour, label=method, linewidth=1.6)
+            axis.plot(x, [i.mean for i in intervals], color=colour, linestyle=dash, label=method, linewidth=1.6)
             if len(curves) == 2:  # the interval of two is as wide as six times their difference and says nothing
                 for curve in curves:
                     axis.plot(*zip(*curve, strict=True), color=colour, linewidth=0.7, alpha=0.6)
@@ -68,8 +73,20 @@ def learning_curves(
     margin = 0.1 * (max(seen) - min(seen)) or 1.0
     axes[0].set_ylim(min(seen) - margin, max(seen) + margin)
     fullest = max(zip(axes, panels.values(), strict=True), key=lambda pair: len(pair[1]))[0]
-    fullest.legend(frameon=False, fontsize=9)
+    if not crowded:
+        fullest.legend(frameon=False, fontsize=9)
+    else:  # beside the panels: inside, it would cover curves
+        handles = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+        figure.legend(list(handles.values()), list(handles), frameon=False, fontsize=9, loc="outside right upper")
     save_figure(figure, path)
+
+
+def _kind(method: str) -> str:
+    return method.partition(", ")[0]
+
+
+def _variant(method: str) -> str:
+    return method.partition(", ")[2]
 
 
 def grouped_bars(path: Path, groups: Mapping[str, Mapping[str, Interval]], *, y_label: str) -> None:
