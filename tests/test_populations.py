@@ -27,6 +27,7 @@ from naht.evaluation.crossplay import cross_play, play_meetings, self_play
 from naht.experiments import populations
 from naht.experiments.populations import PopulationRecipe, build, export, rounding_changes
 from naht.report.curves import GreedyTests, find_tests
+from naht.storage import digest, read_arrays
 
 pytestmark = pytest.mark.xdist_group("populations")  # its teams are trained once
 
@@ -210,7 +211,11 @@ def test_the_command_line(built, tmp_path, capsys, monkeypatch):
     assert main(["population", "list", str(built), "--markdown"]) == 0
     assert capsys.readouterr().out.startswith("| agent | task | steps |")
     assert main(["population", "show", str(built / "vdn-seed1.safetensors")]) == 0
-    assert json.loads(capsys.readouterr().out)["algorithm"] == "vdn"
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["algorithm"] == "vdn"
+    assert shown["policy"]["type"] == "ValuePolicy"
+    card = json.loads((built / "vdn-seed1.card.json").read_text())
+    assert shown["sha256"] == card["sha256"] == digest(read_arrays(built / "vdn-seed1.safetensors")[0])
     assert main(["population", "export", str(built), "--out", "copies"]) == 0
     assert len(list(Path("copies").glob("*.safetensors"))) == 4
     assert main(["population", "verify", "copies", "--episodes", "8"]) == 0

@@ -1,5 +1,6 @@
 """The agents that come with the package: all there, as their cards say, and in the docs as they are."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from naht.cli import main
 from naht.commands.populations import markdown
 from naht.envs.base import task_hash
 from naht.experiments.populations import SELF_PLAY, verify
+from naht.storage import read_arrays
 
 ENV = make_env("mpe-pp")
 DOCS = Path(__file__).parent.parent / "docs"
@@ -28,6 +30,11 @@ def test_five_algorithms_with_five_seeds(zoo):
         assert agent.card["task_hash"] == task_hash(ENV)
         assert agent.card["self_play"]["episodes"] == 1024
         assert agent.card.get("float16", {"actions_changed": 0})["actions_changed"] <= 1e-3
+
+
+def test_readable_cards_are_those_in_the_files():
+    for path in find_agents("zoo/mpe-pp"):
+        assert json.loads(path.with_suffix(".card.json").read_text()) == read_arrays(path)[1]
 
 
 def test_it_is_small():

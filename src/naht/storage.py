@@ -93,12 +93,13 @@ def write_file(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
-def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
-    """Save arrays with a JSON header in the same file, checksum included, in one move."""
+def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> dict[str, Any]:
+    """Save arrays with a JSON header in the same file in one move. Returns the header, now with a checksum."""
     # safetensors writes memory as it lies, so a transposed view would come back scrambled.
     arrays = {name: np.asarray(a, order="C") for name, a in arrays.items()}
-    metadata = {"naht": json.dumps(header | {"sha256": digest(arrays)})}
-    write_file(path, to_safetensors(arrays, metadata=metadata))
+    header = header | {"sha256": digest(arrays)}
+    write_file(path, to_safetensors(arrays, metadata={"naht": json.dumps(header)}))
+    return header
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -85,7 +85,7 @@ class Agent:
         arrays = named_arrays(self.params)
         if float16:
             arrays = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in arrays.items()}
-        write_arrays(path, arrays, header)
+        header = write_arrays(path, arrays, header)
         write_file(path.with_suffix(".card.json"), (json.dumps(header, indent=2) + "\n").encode())
         return path
 

@@ -19,6 +19,7 @@ from naht.envs.registry import task as task_entry
 from naht.errors import unknown
 from naht.experiments import populations
 from naht.experiments.populations import SELF_PLAY, PopulationRecipe
+from naht.storage import read_arrays
 from naht.training.config import Preset, TaskT
 from naht.training.progress import Display
 
@@ -153,8 +154,10 @@ class Show:
 def show(args: Sequence[str]) -> None:
     for path in agent_files([parse(Show, "population show", args).agent]):
         agent = load_agent(path)
-        size = f"{path.stat().st_size / 1024:.0f} KiB"
-        print(json.dumps({"name": agent.name, "file": str(path), "size": size, **agent.card}, indent=2))
+        facts = {"name": agent.name, "file": str(path), "size": f"{path.stat().st_size / 1024:.0f} KiB"}
+        header = read_arrays(path)[1]
+        facts |= {"sha256": header["sha256"], "policy": header["policy"]}
+        print(json.dumps(facts | agent.card, indent=2))
 
 
 @dataclass(frozen=True)
