@@ -392,13 +392,13 @@ def test_advantages_are_standardised_over_controlled_agents(collected):
     assert mine.std() == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize("memory", ["bptt", "stored"])
-def test_a_recurrent_team_learns_to_remember(memory):
+@pytest.mark.parametrize(("memory", "central"), [("bptt", False), ("bptt", True), ("stored", False)])
+def test_a_recurrent_team_learns_to_remember(memory, central):
     """Recall needs memory: 1.0 with it, 0.5 without. Only training through time can teach it."""
     env = Recall()
     config = PPOConfig(
         num_envs=64, epochs=4, minibatches=2, lr=3e-3, entropy=0.01, modelling=False, network=NetworkConfig(hidden=16),
-        actor_memory=memory,
+        actor_memory=memory, central_critic=central,
     )  # fmt: skip
     learner = make_learner(env.spec, config)
     arena = Arena(env, team_sampler(2, 0, "all"), Roster(("us",), (learner.policy,), (False,)), Roster((), (), ()), 64)

@@ -119,7 +119,7 @@ def selfplay(args: Sequence[str]) -> None:
     table = Table("algorithm", *kinds, "teams", box=None, header_style="bold")
     for name, matching in scores.items():
         table.add_row(name, *[f"{interval:.2f}" for interval in matching], str(matching.matched.count))
-    bars = {name: dict(zip(kinds[:2], matching, strict=False)) for name, matching in scores.items()}
+    bars = {name: {kinds[0]: m.matched, kinds[1]: m.mismatched} for name, m in scores.items()}
     rows = [(name, kind, i) for name, matching in scores.items() for kind, i in zip(kinds, matching, strict=True)]
     write_intervals(chosen.out / "selfplay.csv", ("algorithm", "seeds"), rows)
     grouped_bars(chosen.out / "selfplay.png", bars, y_label=f"M-N score on {env.spec.name}")

@@ -94,7 +94,7 @@ class Algorithm:
 _NO_MODEL = {"modelling": False}
 _SELF_PLAY = _NO_MODEL | {"uncontrolled_data": False}
 _STORED = {"actor_memory": "stored", "critic_memory": "stored"}
-_BOLD = {"lr": 2e-3, "bootstrap_time_limit": True}  # QMIX diverges with these (docs/value_based.md)
+_IQL_VDN_TUNED = {"lr": 2e-3, "bootstrap_time_limit": True}  # with the bootstrap, QMIX diverges (docs/value_based.md)
 
 
 def _value_based(description: str, mixing: Mixing, **tuned: Any) -> Algorithm:
@@ -128,8 +128,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         released=_STORED,
         num_controlled="all",
     ),
-    "iql": _value_based("independent Q-learning, trained in self-play", "none", **_BOLD),
-    "vdn": _value_based("Q-learning of the sum of the agents' values, trained in self-play", "sum", **_BOLD),
+    "iql": _value_based("independent Q-learning, trained in self-play", "none", **_IQL_VDN_TUNED),
+    "vdn": _value_based("Q-learning of the sum of the agents' values, trained in self-play", "sum", **_IQL_VDN_TUNED),
     "qmix": _value_based("Q-learning of a monotonic mix of the agents' values, trained in self-play", "monotonic"),
 }
 
