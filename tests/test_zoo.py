@@ -57,6 +57,15 @@ def test_members_are_found_by_short_names():
         load_members(["zoo"], make_env("bit-game").spec)
 
 
+def test_a_folder_of_the_same_name_changes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = Path("zoo/mpe-pp/vdn-seed0.safetensors")
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert [path.parent for path in find_agents("zoo/mpe-pp/vdn-seed0")] == [zoo_folder() / "mpe-pp"]
+    assert find_agents("./zoo/mpe-pp") == [own]
+
+
 @pytest.mark.parametrize("name", ["vdn-seed0", "mappo-seed4"])
 def test_cards_tell_the_truth(name):
     assert "checksum, sizes and task fit" in verify(*find_agents(f"zoo/mpe-pp/{name}"), episodes=128)

@@ -39,16 +39,15 @@ def find_agents(text: str, task: str | None = None) -> list[Path] | None:
     A file, a run's folder (its best agent), a population's folder (all of its agents); of the zoo 'zoo/mpe-pp'
     (everybody shipped for that task), 'zoo/mpe-pp/vdn' (those of one algorithm), 'zoo/mpe-pp/seed3' (one team of every
     algorithm) or 'zoo/mpe-pp/vdn-seed3'. Where the task is known it may be left out: 'zoo', 'zoo/vdn', 'zoo/vdn-seed3'.
+    A folder of the user's that is called zoo is './zoo'.
     """
-    path = Path(text)
-    if path.is_file():
-        return [path]
-    if path.is_dir():
+    first, *rest = text.split("/")
+    if first != ZOO:  # names of the zoo come first: a folder that happens to be called zoo must not change a run
+        path = Path(text)
+        if path.is_file():
+            return [path]
         best = path / f"best{SUFFIX}"
         return [best] if best.is_file() else list(agents_in(path).values()) or None
-    first, *rest = text.split("/")
-    if first != ZOO:
-        return None
     if rest and (rest[0] in zoo_tasks() or task is None):
         task, *rest = rest
     there = agents_in(zoo_folder() / task) if task else {}
