@@ -12,27 +12,31 @@ from PIL import Image, ImageColor
 
 import naht
 from naht.agents.saved import Agent
-from naht.agents.scripted import Bernoulli, Turns
+from naht.agents.scripted import Bernoulli, Turns, UniformRandom
 from naht.cli import main
 from naht.config import encode
 from naht.envs.bit_game import BitGame
 from naht.envs.predator_prey import PREDATOR_RADIUS, PredatorPrey, PredatorPreyState
 from naht.envs.prey import Prey
-from naht.report.replay import (
+from naht.envs.smac.maps import MAPS
+from naht.envs.smac.task import Smac, SmacState
+from naht.report.canvas import FIELD, INK, OURS, STRANGER
+from naht.report.drawings import (
     CATCH,
-    FIELD,
-    INK,
-    PANEL,
+    ENEMY,
+    HEALTH,
     PREY,
-    Replay,
+    SHIELD,
+    attack_line,
+    attacks,
+    battle_facts,
+    battle_view,
+    draw_battle,
     draw_bit_game,
-    draw_frame,
     draw_predator_prey,
-    record,
-    save_replay,
-    spaced,
     touching,
 )
+from naht.report.replay import PANEL, Replay, draw_frame, record, save_replay, spaced
 from probes import Rough
 
 
@@ -183,6 +187,174 @@ def test_the_view_holds_whoever_leaves(env):
     assert blue.max() < FIELD - 2  # the runaway is whole and within the picture
 
 
+@dataclass(frozen=True)
+class Attacker:
+    """Attacks the enemy with the lowest number that it may; otherwise goes east, if it can."""
+
+    def init(self, key):
+        return ()
+
+    def initial_memory(self, batch):
+        return jnp.zeros(batch)
+
+    def act(self, params, memory, percept, key, greedy):
+        wish = jnp.array([0, 1, 0, 0, 2, 0, 5, 4, 3])
+        action = jnp.where(percept.avail, wish, -1).argmax(-1).astype(jnp.int32)
+        return action, memory, jnp.zeros(action.shape)
+
+
+@pytest.fixture(scope="module")
+def fights():
+    """Battles of 3m: two who attack, and a stranger who does anything."""
+    ours = naht.Population([naht.Member("attacker", Attacker())])
+    theirs = naht.Population([naht.Member("random", UniformRandom())])
+    return record(Smac("3m"), ours, theirs, num_controlled=2, episodes=4, seed=2)
+
+
+def hand_made_battle(name, frames=2, **settings):
+    """A replay in which everybody stays at the start and in good health."""
+    env = Smac(name)
+    units = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None, :, 0], frames, 0), env.battle.start())
+    m, steps = env.spec.num_agents, frames - 1
+    states = SmacState(units, np.full((frames, m), 1), np.arange(frames))
+    controlled = np.arange(m) > 0
+    metrics = {"battle_won": np.zeros(frames)}
+    idle = np.ones((steps, m), int)
+    return Replay(env, 0, ("a",) * m, controlled, states, idle, np.zeros(steps), metrics, **settings)
+
+
+def with_units(replay, **changes):
+    return replace(replay, states=replay.states._replace(units=replay.states.units._replace(**changes)))
+
+
+def unit_places(replay, step):
+    """Centres of all units in the picture, [N, 2], and their radii, [N]."""
+    view, units = battle_view(replay), replay.states.units
+    centres = [view.place(x, y) for x, y in zip(units.x[step], units.y[step], strict=True)]
+    return np.array(centres), view.scale * replay.env.battle.each("separation")[:, 0]
+
+
+def vivid(picture, at):
+    """Whether a pixel has one of the strong colours: neither paper nor ink nor a pale tint."""
+    return np.ptp(np.array(picture.getpixel((int(at[0]), int(at[1]))))) > 60
+
+
+def count(picture, colour):
+    return int((np.asarray(picture) == ImageColor.getrgb(colour)).all(-1).sum())
+
+
+def test_shots_are_what_takes_health(fights):
+    """A marine's shot takes 6, and nobody shoots at a corpse."""
+    explained = []
+    for replay in fights:
+        health = replay.states.units.health
+        assert attacks(replay, 0) == []
+        for t in range(1, replay.length + 1):
+            shots = np.zeros(6)
+            for shot in attacks(replay, t):
+                shots[shot.victim] += shot.fired
+                assert (shot.shooter < 3) != (shot.victim < 3)
+            lost, expected = health[t - 1] - health[t], np.minimum(6 * shots, health[t - 1])
+            np.testing.assert_array_equal(lost[3:], expected[3:])
+            explained += (lost == expected)[:3][lost[:3] > 0].tolist()
+    assert len(explained) > 20
+    assert np.mean(explained) > 0.9  # whom an enemy has shot before it turned to another can't always be told
+    assert any(not shot.fired for shot in attacks(fights[0], fights[0].length // 2))
+
+
+def test_attacks_are_lines_from_shooter_to_victim(fights):
+    replay = fights[0]
+    peace = replace(replay, states=replay.states._replace(last_action=np.ones_like(replay.states.last_action)))
+    peace = with_units(peace, target=np.full_like(replay.states.units.target, -1))
+    checked = 0
+    for t in range(1, replay.length + 1, 3):
+        fight, rest = draw_battle(replay, t, t), draw_battle(peace, t, t)
+        centres, radii = unit_places(replay, t)
+        for shot in attacks(replay, t):
+            ends = (shot.shooter, shot.victim)
+            start, end = attack_line(*centres[list(ends)].tolist(), *radii[list(ends)])
+            assert np.hypot(*np.subtract(end, start)) < np.hypot(*np.subtract(*centres[list(ends)]))
+            middle = np.mean([start, end], axis=0)
+            if shot.fired and not vivid(rest, middle):
+                assert vivid(fight, middle)
+                checked += 1
+    assert checked > 5
+
+
+def test_the_fallen_are_pale_crosses():
+    replay = hand_made_battle("3m")
+    centres, radii = unit_places(replay, 1)
+    below = centres + [0, 0.65] * radii[:, None]  # on a disc, but between the arms of a cross
+    assert all(vivid(draw_battle(replay, 1, 1), at) for at in below)
+    for k in range(6):
+        health = replay.states.units.health.copy()
+        health[1, k] = 0
+        picture = draw_battle(with_units(replay, health=health), 1, 1)
+        assert [vivid(picture, at) for at in below] == [other != k for other in range(6)]
+        colour = ENEMY if k >= 3 else OURS if replay.controlled[k] else STRANGER
+        cross = np.array(picture.getpixel((int(centres[k, 0]), int(centres[k, 1]))))
+        assert np.ptp(cross) > 30
+        assert np.abs(cross - ImageColor.getrgb(colour)).max() > 40
+
+
+def test_bars_show_what_is_left():
+    for name, shielded in (("3m", 0), ("3s5z", 8)):
+        whole = hand_made_battle(name)
+        units = whole.states.units
+        full = draw_battle(whole, 1, 1)
+        hurt = draw_battle(with_units(whole, health=units.health / 2, shield=units.shield / 4), 1, 1)
+        assert count(hurt, HEALTH) == pytest.approx(count(full, HEALTH) / 2, rel=0.15)
+        assert (count(full, SHIELD) > 0) == (shielded > 0)
+        assert count(hurt, SHIELD) == pytest.approx(count(full, SHIELD) / 4, rel=0.25)
+
+
+def test_the_selected_agent_is_ringed_and_shows_its_sight():
+    assert hand_made_battle("5v6").selected == 1  # the first controlled seat
+    for seat in range(5):
+        replay = hand_made_battle("5v6", select=seat)
+        picture = draw_battle(replay, 1, 1)
+        centres, radii = unit_places(replay, 1)
+        rings = [picture.getpixel((int(x - r - 1.5), int(y))) for (x, y), r in zip(centres, radii, strict=True)]
+        assert [max(pixel) < 80 for pixel in rings] == [k == seat for k in range(11)]
+        x, y = centres[seat]
+        scale = battle_view(replay).scale
+        inside, outside = (picture.getpixel((int(x + scale * far), int(y - scale * 2.5))) for far in (8.0, 9.0))
+        assert inside != outside == (255, 255, 255)
+    health = replay.states.units.health.copy()
+    health[1, 4] = 0
+    picture = draw_battle(with_units(replay, health=health), 1, 1)  # the dead see nothing
+    assert picture.getpixel((int(x + scale * 8), int(y - scale * 2.5))) == (255, 255, 255)
+    with pytest.raises(naht.NahtError, match="select is 3: a team of 3 has seats 0 to 2"):
+        record(Smac("3m"), chasers("a"), chasers("b"), select=3)
+
+
+def test_a_battle_is_seen_whole_and_from_one_place(fights):
+    for replay in fights:
+        for t in range(replay.length + 1):
+            centres, radii = unit_places(replay, t)
+            assert (centres - radii[:, None] > 8).all()  # room for bars
+            assert (centres + radii[:, None] < FIELD - 2).all()
+
+
+def test_a_battle_says_who_is_left_and_who_won(fights):
+    for replay in fights:
+        dead = replay.metrics["dead_allies"][-1]
+        said = battle_facts(replay, replay.length)
+        assert said["allies alive"] == f"{3 - dead:.0f} / 3"
+        assert said["battle"] == ("won" if replay.metrics["battle_won"][-1] else "lost")
+        assert battle_facts(replay, 1) == {"allies alive": "3 / 3", "enemies alive": "3 / 3", "battle": "going on"}
+    won = replace(hand_made_battle("3m"), metrics={"battle_won": np.array([0.0, 1.0])})
+    assert battle_facts(won, 1)["battle"] == "won"
+    assert draw_frame(won, 1).tobytes() != draw_frame(hand_made_battle("3m"), 1).tobytes()
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_every_map_has_a_drawing(name, tmp_path):
+    with Image.open(save_replay([hand_made_battle(name, 3)], tmp_path / "battle.gif")) as film:
+        assert film.n_frames == 3
+        assert film.size == (FIELD + PANEL, FIELD)
+
+
 @pytest.fixture(scope="module")
 def bits():
     env = BitGame(horizon=6)
@@ -325,6 +497,8 @@ def test_watch_from_the_command_line(saved, capsys, monkeypatch):
         (["--seed", "-1"], "seed is -1"),
         (["--fps", "0"], "fps is 0"),
         (["--frames", "1"], "frames is 1"),
+        (["--select", "3"], "select is 3: a team of 3 has seats 0 to 2"),
+        (["--select", "-1"], "select is -1: a team of 3 has seats 0 to 2"),
         (["nowhere"], "nowhere is no agent, run or population"),
         (["FOUR"], "teammates must share the task's sizes"),
         (["OURS"], "distinct names"),

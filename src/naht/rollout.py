@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -59,7 +60,7 @@ class Trajectory(NamedTuple):
         return self.terminated | self.truncated
 
 
-def _where(mask: Array, new: PyTree, old: PyTree) -> PyTree:
+def where(mask: Array, new: PyTree, old: PyTree) -> PyTree:
     """Leaves [B, ...] of `new` where mask [B], else of `old`."""
     return jax.tree.map(lambda a, b: jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - 1)), a, b), new, old)
 
@@ -114,64 +115,73 @@ class Arena:
 
         Where an episode ends the environment restarts at once, with a new team and cleared memories: no step is wasted.
         """
-        slot = jnp.broadcast_to(jnp.arange(self._seats[1], dtype=jnp.int32), self._seats)
-
-        def step(s: ArenaState, keys: Array) -> tuple[ArenaState, Trajectory]:
-            k_ours, k_theirs, k_step, k_restart = keys
-            ts, team = s.time_step, s.team
-            percept = Percept(ts.obs, ts.avail, s.last_action, slot)
-            ours, ours_memory, log_prob = self.controlled.act(
-                controlled_params, s.controlled_memory, s.seating[0], percept, k_ours
-            )
-            theirs, theirs_memory, _ = self.uncontrolled.act(
-                uncontrolled_params, s.uncontrolled_memory, s.seating[1], percept, k_theirs
-            )
-            action = jnp.where(team.controlled, ours, theirs)
-            env_state, after = jax.vmap(self.env.step)(jax.random.split(k_step, self.num_envs), s.env_state, action)
-            done = after.terminated | after.truncated
-            now = ArenaState(
-                env_state=env_state,
-                time_step=after,
-                team=team,
-                seating=s.seating,
-                controlled_memory=ours_memory,
-                uncontrolled_memory=theirs_memory,
-                last_action=action,
-                first=done,
-                episode_return=s.episode_return + after.reward,
-                episode_length=s.episode_length + 1,
-            )
-            record = Trajectory(
-                obs=ts.obs,
-                global_state=ts.global_state,
-                avail=ts.avail,
-                alive=ts.alive,
-                last_action=s.last_action,
-                first=s.first,
-                team=team,
-                action=action,
-                log_prob=log_prob,
-                reward=after.reward,
-                terminated=after.terminated,
-                truncated=after.truncated,
-                next_obs=after.obs,
-                next_avail=after.avail,
-                next_alive=after.alive,
-                next_global_state=after.global_state,
-                episode_return=now.episode_return,
-                episode_length=now.episode_length,
-                metrics=after.metrics,
-                start_memory=(),
-            )
-
-            def restart() -> ArenaState:
-                fresh = self.reset(k_restart)._replace(seating=())
-                mixed = _where(done, fresh, now._replace(seating=()))
-                return mixed._replace(seating=self._seat(mixed.team))
-
-            # Restarting means resetting every environment and choosing; skip it while nobody is done.
-            return jax.lax.cond(done.any(), restart, lambda: now), record
-
+        step = partial(self.step, controlled_params, uncontrolled_params)
         start_memory = state.controlled_memory
-        state, trajectory = jax.lax.scan(step, state, jax.random.split(key, (num_steps, 4)))
+        state, trajectory = jax.lax.scan(step, state, self.keys(key, num_steps))
         return _settled(state), trajectory._replace(start_memory=start_memory)
+
+    @staticmethod
+    def keys(key: Array, num_steps: int) -> Array:
+        """Random keys for a number of steps, [T, 4]."""
+        return jax.random.split(key, (num_steps, 4))
+
+    def step(
+        self, controlled_params: PyTree, uncontrolled_params: PyTree, s: ArenaState, keys: Array
+    ) -> tuple[ArenaState, Trajectory]:
+        """One step in every environment; keys [4]. Returns the state to go on from and the step's record [B, ...],
+        without the memory at the start."""
+        k_ours, k_theirs, k_step, k_restart = keys
+        ts, team = s.time_step, s.team
+        slot = jnp.broadcast_to(jnp.arange(self._seats[1], dtype=jnp.int32), self._seats)
+        percept = Percept(ts.obs, ts.avail, s.last_action, slot)
+        ours, ours_memory, log_prob = self.controlled.act(
+            controlled_params, s.controlled_memory, s.seating[0], percept, k_ours
+        )
+        theirs, theirs_memory, _ = self.uncontrolled.act(
+            uncontrolled_params, s.uncontrolled_memory, s.seating[1], percept, k_theirs
+        )
+        action = jnp.where(team.controlled, ours, theirs)
+        env_state, after = jax.vmap(self.env.step)(jax.random.split(k_step, self.num_envs), s.env_state, action)
+        done = after.terminated | after.truncated
+        now = ArenaState(
+            env_state=env_state,
+            time_step=after,
+            team=team,
+            seating=s.seating,
+            controlled_memory=ours_memory,
+            uncontrolled_memory=theirs_memory,
+            last_action=action,
+            first=done,
+            episode_return=s.episode_return + after.reward,
+            episode_length=s.episode_length + 1,
+        )
+        record = Trajectory(
+            obs=ts.obs,
+            global_state=ts.global_state,
+            avail=ts.avail,
+            alive=ts.alive,
+            last_action=s.last_action,
+            first=s.first,
+            team=team,
+            action=action,
+            log_prob=log_prob,
+            reward=after.reward,
+            terminated=after.terminated,
+            truncated=after.truncated,
+            next_obs=after.obs,
+            next_avail=after.avail,
+            next_alive=after.alive,
+            next_global_state=after.global_state,
+            episode_return=now.episode_return,
+            episode_length=now.episode_length,
+            metrics=after.metrics,
+            start_memory=(),
+        )
+
+        def restart() -> ArenaState:
+            fresh = self.reset(k_restart)._replace(seating=())
+            mixed = where(done, fresh, now._replace(seating=()))
+            return mixed._replace(seating=self._seat(mixed.team))
+
+        # Restarting means resetting every environment and choosing; skip it while nobody is done.
+        return jax.lax.cond(done.any(), restart, lambda: now), record

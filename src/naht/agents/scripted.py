@@ -2,7 +2,7 @@
 
 The bots of the bit game: action 1 is "say 1"; they read nothing but their seat and the clock, so they play any team
 size. The predators of predator-prey: they read their own observation and their seat, and have no memory. The randomness
-of a bot is its policy: it stays when a team plays greedily.
+of a bot is its policy: it stays when a team plays greedily. The soldiers of the SMAC maps: they too read what they see.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,10 @@ from naht.agents.python import Function, policy_in_file, python_policy
 from naht.config import setting
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.envs.predator_prey import DIRECTIONS, DT
+from naht.envs.smac.maps import MAPS
+from naht.envs.smac.rules import RULES
+from naht.envs.smac.task import DIRECTIONS as DIRECTIONS_ON_MAP
+from naht.envs.smac.task import FIRST_ATTACK, FIRST_MOVE, NO_OP, STOP
 from naht.errors import NahtError, require, unknown
 
 
@@ -277,6 +281,54 @@ class Decoy(Pincer):
         return jnp.where((slot == self.leaver)[..., None], position, super().aim(obs, slot))
 
 
+@setting
+@dataclass(frozen=True)
+class Soldier(_Memoryless):
+    """A unit on a SMAC map that attacks whenever it can and otherwise goes for the nearest enemy that it sees."""
+
+    prefers: Literal["nearest", "weakest", "first"] = "nearest"
+    """Whom it attacks: the nearest, the one with the least health and shield, or the one with the lowest number."""
+    num_enemies: int = 6
+    shields: bool = False
+    """Do the enemies have shields?"""
+
+    def act(
+        self, params: PyTree, memory: PyTree, percept: Percept, key: Array, greedy: bool
+    ) -> tuple[Array, PyTree, Array]:
+        del params, key, greedy
+        width = 6 if self.shields else 5
+        seen = percept.obs[..., 4 : 4 + width * self.num_enemies]
+        seen = seen.reshape(*seen.shape[:-1], self.num_enemies, width)
+        distance, towards, health = seen[..., 1], seen[..., 2:4], seen[..., 4:].sum(-1)
+        dislike = {"nearest": distance, "weakest": health, "first": jnp.zeros_like(distance)}[self.prefers]
+        attacks = percept.avail[..., FIRST_ATTACK:]
+        attack = FIRST_ATTACK + jnp.where(attacks, dislike, jnp.inf).argmin(-1)
+        # Towards the nearest one in sight along the axis that leads further; nobody in sight: stop.
+        nearest = jnp.where(distance > 0, distance, jnp.inf).argmin(-1)
+        gain = jnp.take_along_axis(towards, nearest[..., None, None], axis=-2)[..., 0, :] @ DIRECTIONS_ON_MAP
+        gain = jnp.where(percept.avail[..., FIRST_MOVE:FIRST_ATTACK], gain, 0.0)
+        walk = jnp.where(gain.max(-1) > 0, FIRST_MOVE + gain.argmax(-1), STOP)
+        dead = percept.avail[..., NO_OP]
+        action = jnp.where(dead, NO_OP, jnp.where(attacks.any(-1), attack, walk)).astype(jnp.int32)
+        return action, memory, jnp.zeros(action.shape)
+
+
+def _soldiers(name: str) -> dict[str, Bot]:
+    """The bots of a SMAC map."""
+    m = MAPS[name]
+    shields = RULES["sc2"].units[m.enemy].shield > 0
+
+    def soldier(prefers: Literal["nearest", "weakest", "first"]) -> Callable[..., Policy]:
+        return lambda spec: Soldier(prefers, m.enemies, shields)  # noqa: ARG005
+
+    return {
+        "random": Bot("does anything allowed at random", lambda spec: UniformRandom()),  # noqa: ARG005
+        "nearest": Bot("attacks the nearest enemy, or walks up to it", soldier("nearest")),
+        "weakest": Bot("attacks the weakest enemy in range, or walks up to the nearest", soldier("weakest")),
+        "first": Bot("attacks the enemy with the lowest number, or walks up to the nearest", soldier("first")),
+    }
+
+
 @dataclass(frozen=True)
 class Bot:
     """An entry in the list of scripted teammates."""
@@ -320,6 +372,7 @@ BOTS: dict[str, dict[str, Bot]] = {
             lambda spec, leaver=0: Decoy(num_agents=spec.num_agents, leaver=leaver),
         ),
     },
+    **{name: _soldiers(name) for name in MAPS},
 }
 """Scripted teammates by task and name."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import tyro
@@ -15,6 +16,7 @@ from naht.agents.saved import load_agent
 from naht.commands.parsing import agent_files, parse
 from naht.config import decode
 from naht.envs.base import Environment
+from naht.envs.smac.starcraft import in_starcraft
 from naht.errors import NahtError, require
 from naht.evaluation.crossplay import cross_play, self_play
 from naht.evaluation.play import evaluate_mn
@@ -43,6 +45,8 @@ class Evaluate:
     """Episodes per agent and N."""
     seed: int = 0
     """Seed of teams, slots and worlds."""
+    world: Literal["simulator", "starcraft"] = "simulator"
+    """Play the SMAC maps in StarCraft II itself: 'starcraft', for those who own the game (docs/starcraft.md)."""
     out: Path | None = None
     """CSV file for the rows."""
 
@@ -57,6 +61,8 @@ def evaluate(args: Sequence[str]) -> None:
     rows = []
     for path, agent in [(path, load_agent(path)) for path in agent_files(chosen.agents)]:
         env = decode(agent.card["task"])
+        if chosen.world == "starcraft":
+            env = in_starcraft(env, chosen.seed)
         names = chosen.teammates or tuple(agent.card["config"]["teams"]["teammates"])
         rows += evaluate_mn(
             env,
@@ -181,6 +187,8 @@ class Watch:
     """Frames per second of a film."""
     frames: int | None = None
     """Evenly spaced frames of each episode; None: all in a film, 8 in a strip."""
+    select: int | None = None
+    """The seat whose sight and reach are shown, in tasks that have them (battles); None: the first controlled one."""
 
 
 def watch(args: Sequence[str]) -> None:
@@ -204,6 +212,7 @@ def watch(args: Sequence[str]) -> None:
         mix=chosen.mix,
         episodes=chosen.episodes,
         seed=chosen.seed,
+        select=chosen.select,
     )
     save_replay(replays, chosen.out, fps=chosen.fps, frames=chosen.frames)
     table = Table("episode", "team (* controlled)", "steps", "return", box=None, header_style="bold")

@@ -66,6 +66,11 @@ def world_of(env: Environment) -> str:
     return getattr(env, "fingerprint", "")
 
 
+def side_by_side(env: Environment, wanted: int) -> int:
+    """How many of `wanted` worlds can run at once: all, unless the environment itself states fewer."""
+    return min(wanted, getattr(env, "most_side_by_side", wanted))
+
+
 def task_hash(env: Environment) -> str:
     """A short name for a task with all its settings and the files that it reads."""
     text = json.dumps(encode(env), sort_keys=True) + world_of(env)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from naht.envs.base import Environment
 from naht.envs.bit_game import BitGame
 from naht.envs.predator_prey import PredatorPrey
+from naht.envs.smac.maps import MAPS
+from naht.envs.smac.task import Smac
 from naht.errors import NahtError, unknown
 
 
@@ -26,6 +29,14 @@ class Task:
 TASKS: dict[str, Task] = {
     "bit-game": Task("M agents pick bits; the team earns M when exactly one is 1", BitGame, ("bernoulli",)),
     "mpe-pp": Task("M predators must touch a faster prey together", PredatorPrey, ("zoo/seed0",)),
+    **{
+        name: Task(
+            f"SMAC rules, simulated: {m.allies} {m.ally}s against {m.enemies} {m.enemy}s (SMAC's {m.smac_name})",
+            partial(Smac, name),
+            ("nearest", "weakest", "first"),
+        )
+        for name, m in MAPS.items()
+    },
 }
 
 

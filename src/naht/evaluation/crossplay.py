@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.envs.base import Environment
+from naht.envs.base import Environment, side_by_side
 from naht.errors import require
-from naht.evaluation.play import MAX_PARALLEL, play_episodes
+from naht.evaluation.play import MAX_PARALLEL, plain_errors, play_episodes
 from naht.evaluation.statistics import Interval, mean_interval
 from naht.rollout import Arena
 from naht.teams.population import Population
@@ -45,7 +45,7 @@ def play_meetings(
 
     # The last batch is filled up with copies of its first episodes: one program for all batches.
     total = len(member)
-    size = min(MAX_PARALLEL, total)
+    size = min(side_by_side(env, MAX_PARALLEL), total)
     devices = max(d for d in range(1, jax.device_count() + 1) if size % d == 0)
     arena = Arena(env, team_sampler(m, len(population)), population.roster, population.roster, size // devices)
     returns = np.empty(total)
@@ -53,9 +53,10 @@ def play_meetings(
         chosen = np.arange(start, start + size) % total
         team = Team(jnp.asarray(controlled[chosen]), jnp.asarray(member[chosen]))
         key = jax.random.fold_in(jax.random.key(seed), start)
-        done = play_episodes(arena, population.params, population.params, key, devices, team)
+        with plain_errors():
+            done = jax.device_get(play_episodes(arena, population.params, population.params, key, devices, team))
         count = min(size, total - start)
-        returns[start : start + count] = np.asarray(done.episode_return)[:count]
+        returns[start : start + count] = done.episode_return[:count]
     return returns.reshape(shape)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -12,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.devices import SHARED, SPLIT, own_key, spread
-from naht.envs.base import Array, Environment, PyTree
-from naht.errors import require
-from naht.rollout import Arena
+from naht.envs.base import Array, Environment, PyTree, side_by_side
+from naht.errors import NahtError, require
+from naht.rollout import Arena, ArenaState, where
 from naht.teams.population import Population
 from naht.teams.sampler import Sampler, Team, check_sampler, team_sampler
 
@@ -40,7 +41,7 @@ def play_episodes(
     devices: int = 1,
     team: Team | None = None,
 ) -> Episodes:
-    """One episode in each environment of the arena, which every device has; from a fresh start.
+    """One episode in each environment of the arena, which every device has; from a fresh start until all have ended.
 
     `team` [E, M] says who plays in every episode; by default the arena's sampler draws.
 
@@ -50,14 +51,22 @@ def play_episodes(
 
     def play(ours: PyTree, theirs: PyTree, key: Array, team: Team | None) -> Episodes:
         k_reset, k_play = jax.random.split(own_key(key, devices))
-        _, tr = arena.play(ours, theirs, arena.reset(k_reset, team), k_play, arena.env.spec.horizon)
-        end = tr.done.argmax(0)[None]  # [1, E]
+        start = arena.reset(k_reset, team)
+        keys = arena.keys(k_play, arena.env.spec.horizon)
+        metrics = start.time_step.metrics
+        first = Episodes(start.team, start.episode_return, jnp.zeros_like(start.episode_length), metrics)
 
-        def at_end(leaf: Array) -> Array:
-            index = end.reshape(end.shape + (1,) * (leaf.ndim - 2))
-            return jnp.take_along_axis(leaf, index, axis=0)[0]
+        def going_on(carry: tuple[Array, ArenaState, Episodes]) -> Array:
+            time, _, first = carry
+            return (first.length == 0).any() & (time < arena.env.spec.horizon)
 
-        return jax.tree.map(at_end, Episodes(tr.team, tr.episode_return, tr.episode_length, tr.metrics))
+        def step(carry: tuple[Array, ArenaState, Episodes]) -> tuple[Array, ArenaState, Episodes]:
+            time, state, first = carry
+            state, record = arena.step(ours, theirs, state, keys[time])
+            ended = Episodes(record.team, record.episode_return, record.episode_length, record.metrics)
+            return time + 1, state, where(record.done & (first.length == 0), ended, first)
+
+        return jax.lax.while_loop(going_on, step, (jnp.zeros((), jnp.int32), start, first))[2]
 
     inputs = (SHARED, SHARED, SHARED, SPLIT)
     return spread(play, devices, inputs, SPLIT)(controlled_params, uncontrolled_params, key, team)
@@ -87,6 +96,18 @@ def seat_names(controlled: Population, uncontrolled: Population, team: Team) -> 
     return [tuple(f"*{ours[m]}" if c else theirs[m] for c, m in zip(*row, strict=True)) for row in rows]
 
 
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """A `NahtError` of Python code that compiled code calls, a teammate's or a game's, comes out as what it is."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as e:
+        kind, _, message = str(e).strip().rpartition("\n")[2].partition(": ")
+        if kind != NahtError.__name__:
+            raise
+        raise NahtError(message) from e
+
+
 def evaluate_sampler(
     env: Environment,
     sampler: Sampler,
@@ -102,12 +123,14 @@ def evaluate_sampler(
     check_sampler(sampler, env)
     rows: list[EpisodeRow] = []
     key = jax.random.key(seed)
-    for start in range(0, episodes, MAX_PARALLEL):
-        count = min(MAX_PARALLEL, episodes - start)
+    most = side_by_side(env, MAX_PARALLEL)
+    for start in range(0, episodes, most):
+        count = min(most, episodes - start)
         arena = Arena(env, sampler, controlled.roster, uncontrolled.roster, count)
-        done = play_episodes(arena, controlled.params, uncontrolled.params, jax.random.fold_in(key, start))
+        batch_key = jax.random.fold_in(key, start)
+        with plain_errors():
+            done = jax.device_get(play_episodes(arena, controlled.params, uncontrolled.params, batch_key))
         names = seat_names(controlled, uncontrolled, done.team)
-        done = jax.device_get(done)
         rows += [
             EpisodeRow(
                 trial=trial,

@@ -144,6 +144,8 @@ class Settings:
     test_every: int
     test_episodes: int
     devices: int | None = None
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Further changes on this task, by algorithm."""
 
 
 _TUNED_VALUE = ValueConfig(
@@ -186,6 +188,30 @@ _MPE_TUNED = PPOConfig(
     model_lr=1e-3,
 )
 
+
+def _smac(batch_steps: int) -> dict[str, Settings]:
+    """Presets of a map. Episodes end early, so a batch has that many steps per environment rather than one horizon; in
+    'paper' they hold about the published 256 episodes."""
+    paper = Settings(
+        PPOConfig(rollout_steps=batch_steps),
+        ValueConfig(num_envs=8, rollout_steps=batch_steps),
+        steps=20_000_000,
+        test_every=512_000,
+        test_episodes=512,
+        changes={"mappo": {"entropy": 0.03}},
+    )
+    tuned = Settings(
+        replace(_MPE_TUNED, rollout_steps=batch_steps, bootstrap_time_limit=False),
+        replace(_TUNED_VALUE, rollout_steps=batch_steps),
+        steps=5_000_000,
+        test_every=128_000,
+        test_episodes=256,
+    )
+    return {"paper": paper, "released": paper, "tuned": tuned}
+
+
+_BATCH_STEPS = {"3m": 32, "5v6": 32, "8m": 32, "8v9": 32, "10v11": 32, "3s5z": 64}
+
 PRESETS: dict[str, dict[str, Settings]] = {
     "bit-game": {
         "paper": _BIT_GAME_RUN,
@@ -199,6 +225,7 @@ PRESETS: dict[str, dict[str, Settings]] = {
         "released": _MPE,
         "tuned": Settings(_MPE_TUNED, _TUNED_VALUE, steps=5_000_000, test_every=128_000, test_episodes=512),
     },
+    **{name: _smac(steps) for name, steps in _BATCH_STEPS.items()},
 }
 """Settings by task. `paper`: the published hyper-parameters, trained through time everywhere. `released`: the same with
 the authors' stored-hidden-state training. `tuned`: what works best here."""
@@ -217,6 +244,7 @@ def run_config(
     changes = algorithm.settings | (algorithm.tuned if preset == "tuned" else algorithm.paper)
     if preset == "released":
         changes |= algorithm.released
+    changes |= defaults.changes.get(algorithm_name, {})
     teammates = () if algorithm.num_controlled == "all" else task(task_name).teammates
     return RunConfig(
         task=env,
