@@ -375,7 +375,13 @@ class Battle:
     def seen(self, unit: Soldier, other: Soldier, first: float) -> list[float]:
         d = distance(unit, other)
         visible = other.alive and self.nearer_than(d, SIGHT)
-        row = [first, d / SIGHT, (other.x - unit.x) / SIGHT, (other.y - unit.y) / SIGHT, other.health / other.kind.health]
+        row = [
+            first,
+            d / SIGHT,
+            (other.x - unit.x) / SIGHT,
+            (other.y - unit.y) / SIGHT,
+            other.health / other.kind.health,
+        ]
         if other.kind.shield:
             row.append(other.shield / other.kind.shield)
         return row if visible else [0.0] * len(row)

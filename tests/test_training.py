@@ -23,7 +23,7 @@ from naht.storage import read_arrays, tree_like
 from naht.training import run as run_module
 from naht.training.config import ALGORITHMS, PRESETS, RunConfig
 from naht.training.parallel import Job, run_all
-from naht.training.run import create, make_trainer
+from naht.training.run import TrainState, create, make_trainer
 
 
 def small(algorithm="poam", steps=400, **changes) -> RunConfig:
@@ -392,12 +392,26 @@ def test_stopping_several_runs_saves_them_all(tmp_path):
         assert "stopped and saved" in (folder / "progress.log").read_text()
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("task", PRESETS)
-def test_every_algorithm_on_every_task_trains_saves_and_goes_on(task, algorithm, tmp_path):
-    """The real settings, a few updates: train, stop, resume, load, and the agent acts."""
+def test_every_algorithm_fits_every_task(task):
+    """The real settings: a whole training step is put together, though not compiled, which would take a minute each."""
+    for algorithm in ALGORITHMS if task == "bit-game" else ("poam", "qmix"):
+        trainer, theirs = make_trainer(replace(run_config(task, algorithm), devices=1))
+        key, best = jax.random.key(0), jnp.zeros(())
+        experience, arena = jax.eval_shape(trainer.learner.init_experience), jax.eval_shape(trainer._reset, key)
+        state = TrainState(jnp.int32(0), key, trainer.learner.init(key), experience, arena, best)
+        after, metrics = jax.eval_shape(trainer.step, state, theirs.params)
+        assert jax.tree.map(lambda leaf: leaf.shape, after) == jax.tree.map(lambda leaf: leaf.shape, state)
+        assert "train/return" in metrics
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("task", ["mpe-pp", "3m"])
+def test_every_algorithm_trains_saves_and_goes_on(task, algorithm, tmp_path):
+    """The real settings, a few updates: train, stop, resume, load, and the agent acts. Once where episodes have one
+    length and once where they end early and agents die."""
     config = run_config(task, algorithm)
-    per_update = config.algorithm.num_envs * config.task.spec.horizon
+    per_update = config.algorithm.num_envs * (config.algorithm.rollout_steps or config.task.spec.horizon)
     config = replace(config, steps=3 * per_update, test_every=per_update)
     with pytest.raises(Stop):
         train(config, tmp_path / "run", checkpoint_every=0, report=stop_at(2 * per_update))
