@@ -48,6 +48,19 @@ def program(name, rules="sc2"):
     return env, jax.jit(jax.vmap(worlds_last(env.play)))
 
 
+@cache
+def reset(name, rules="sc2"):
+    """The state and what is seen at the start, one world. Units have fixed places, so that the key does not matter."""
+    env = Smac(name, rules, state_last_action=True)
+    return jax.tree.map(np.asarray, jax.jit(env.reset)(jax.random.key(0)))
+
+
+@cache
+def viewing(name, rules="sc2"):
+    """What is seen in one world, compiled: state -> time step."""
+    return jax.jit(worlds_last(Smac(name, rules, state_last_action=True).view))
+
+
 class Record(NamedTuple):
     """Episodes side by side. T steps, W worlds."""
 
@@ -105,18 +118,12 @@ POLICIES = {
 }
 
 
-def beginning(env, worlds=WORLDS):
-    """The state and what is seen at the start, [worlds, ...]."""
-    one = env.reset(jax.random.key(0))
-    return jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], worlds, axis=0), one)
-
-
 @lru_cache(maxsize=4)
 def record(name, rules="sc2", policy="random", seed=0, harmless=False):
     """Play until every episode is over. `harmless`: enemies whose weapons never get ready."""
     env, play = program(name, rules)
     rng = np.random.default_rng(seed)
-    state, ts = beginning(env)
+    state, ts = jax.tree.map(lambda leaf: np.repeat(leaf[None], WORLDS, axis=0), reset(name, rules))
     if harmless:
         state.units.cooldown[:, env.layout.allies :] = 1e6
     states, seen, actions, bits, playing = [state], [ts], [], [], [np.ones(WORLDS, bool)]
@@ -178,8 +185,11 @@ def assert_same_view(battle, ts, last_actions, message=""):
 
 
 def compare(episodes, worlds):
-    """Every step of these episodes, the reference starting from our situation each time. Returns the numbers of steps
-    and of those in which rounding decided: where comparing lengths gave the other result by less than 1e-5."""
+    """Every step of these episodes, the reference starting from our situation each time.
+
+    Returns the numbers of steps and of those whose outcome rounding decided: a length differed from what it is
+    compared with by less than 1e-5, or a unit was closer than 1e-3 to where it wanted to go.
+    """
     env, steps, undecided = episodes.env, 0, 0
     battle = reference.Battle(env.layout, RULES[env.rules])
     for w in range(worlds):
@@ -189,15 +199,15 @@ def compare(episodes, worlds):
             put(battle, before)
             outcome = battle.step(actions, episodes.bits[t, w])
             where = f"at step {t} of world {w}; closest call {battle.closest_call:.1e}"
-            # Positions are rounded to 2e-6. From as near as 1e-3 to its goal, a unit's direction is known to 2e-3.
-            tolerance = 1e-4 + 1e-6 / battle.shortest_way
+            # Places are rounded to 2e-6, so that the direction of a short way is not exact, and neighbours are pushed.
+            tolerance = 1e-4 + 1e-5 / battle.shortest_way
             try:
                 assert_same_situation(after, take(battle), tolerance, where)
                 assert float(ts.reward) == pytest.approx(outcome.reward, abs=1e-5), where
                 assert bool(ts.metrics["battle_won"]) == outcome.won, where
                 assert bool(ts.terminated) == (outcome.ended or t + 1 == env.layout.limit), where
             except AssertionError:
-                if battle.closest_call > 1e-5:
+                if battle.closest_call > 1e-5 and battle.shortest_way > 1e-3:
                     raise
                 undecided += 1
             steps += 1
@@ -209,23 +219,23 @@ def compare(episodes, worlds):
     return steps, undecided
 
 
-@pytest.mark.parametrize(("policy", "worlds"), [("random", 6), ("attack", 3), ("wait", 3)])
 @pytest.mark.parametrize("rules", RULES)
 @per_map()
-def test_every_step_is_that_of_the_reference(name, rules, policy, worlds):
-    steps, undecided = compare(record(name, rules, policy), worlds)
-    assert steps > 10 * worlds
-    assert undecided <= steps / 200, f"rounding decided in {undecided} of {steps} steps"
+def test_every_step_is_that_of_the_reference(name, rules):
+    for policy, worlds in (("random", 4), ("attack", 2), ("wait", 2)):
+        steps, undecided = compare(record(name, rules, policy), worlds)
+        print(f"{name} {rules} {policy}: {steps} steps, rounding decided in {undecided}")
+        assert steps > 10 * worlds
+        assert undecided <= steps / 200
 
 
 @per_map("3m", *NAMES)
 def test_the_start_is_that_of_the_reference(name):
     for rules in RULES:
-        env = Smac(name, rules, state_last_action=True)
-        state, ts = env.reset(jax.random.key(7))
-        battle = reference.Battle(env.layout, RULES[rules])
-        assert_same_situation(jax.tree.map(np.asarray, state.units), take(battle), 1e-6)
-        assert_same_view(battle, ts, [-1] * env.layout.allies)
+        state, ts = reset(name, rules)
+        battle = reference.Battle(MAPS[name], RULES[rules])
+        assert_same_situation(state.units, take(battle), 1e-6)
+        assert_same_view(battle, ts, [-1] * MAPS[name].allies)
 
 
 # --- who is first ---
@@ -300,7 +310,7 @@ def scenes(draw, name, rules):
 @pytest.mark.parametrize("rules", RULES)
 @per_map("5v6", "3s5z")
 def test_turns_are_taken_in_order(name, rules):
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=150, deadline=None)
     @given(scenes(name, rules))
     def check(scene):
         assert_same_situation(*fight(name, rules, scene))
@@ -379,37 +389,47 @@ DUELS = {
 
 
 @cache
+def duelling(layout):
+    """The environment of a duel, and its compiled `play` and `view` of one world."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(MAPS, "duel", layout)
+        env = Smac("duel", "smaclite", state_last_action=True)
+        state, _ = jax.jit(env.reset)(jax.random.key(0))
+        play = jax.jit(worlds_last(env.play))
+        view = jax.jit(worlds_last(env.view))
+        play(np.zeros((TICKS_PER_STEP, 2), np.uint32), state, np.zeros(1, np.int32))  # compiles while the map exists
+        view(state)
+    return state, play, view
+
+
+@cache
 def duel(name):
     """Our run with the recorded actions: units and time steps, [T + 1, ...]."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(MAPS, "duel", DUELS[name])
-        env = Smac("duel", "smaclite", state_last_action=True)
-        state, _ = env.reset(jax.random.key(0))
-        units = as_units(recorded(name)["units"][0], 1)
-        state = state._replace(units=state.units._replace(shield=units.shield, delay=units.delay))
-        view = jax.tree.map(lambda leaf: leaf[..., None], state)
-        steps = [(state.units, at(env.view(view), ..., 0))]
-        play = jax.jit(worlds_last(env.play))
-        bits = np.zeros((TICKS_PER_STEP, 2), np.uint32)
-        for actions in recorded(name)["actions"]:
-            state, ts = play(bits, state, actions.astype(np.int32))
-            steps.append((state.units, ts))
+    state, play, view = duelling(DUELS[name])
+    units = as_units(recorded(name)["units"][0], 1)
+    state = state._replace(units=state.units._replace(shield=units.shield, delay=units.delay))
+    steps = [(state.units, view(state))]
+    bits = np.zeros((TICKS_PER_STEP, 2), np.uint32)
+    for actions in recorded(name)["actions"]:
+        state, ts = play(bits, state, actions.astype(np.int32))
+        steps.append((state.units, ts))
     return jax.tree.map(lambda *leaves: np.stack(leaves), *steps)
 
 
-@pytest.mark.parametrize("name", DUELS)
+@pytest.mark.parametrize("names", [("a1", "a2", "a3"), ("a4",), ("a6",)])  # a map each
 @pytest.mark.xdist_group("smac-duels")
-def test_duels_are_those_of_smaclite(name):
-    units, ts = duel(name)
-    rec = recorded(name)
-    theirs = as_units(rec["units"], 1)
-    for t in range(len(units.x)):
-        assert_same_situation(at(units, t), at(theirs, t), 1e-4, f"after {t} steps")
-    np.testing.assert_allclose(ts.reward[1:], rec["reward"], atol=1e-6)
-    np.testing.assert_array_equal(ts.terminated[1:], rec["done"])
-    np.testing.assert_array_equal(ts.avail, rec["avail"])
-    np.testing.assert_allclose(ts.obs, rec["obs"], atol=1e-5)
-    np.testing.assert_allclose(ts.global_state, rec["state"], atol=1e-5)
+def test_duels_are_those_of_smaclite(names):
+    for name in names:
+        units, ts = duel(name)
+        rec = recorded(name)
+        theirs = as_units(rec["units"], 1)
+        for t in range(len(units.x)):
+            assert_same_situation(at(units, t), at(theirs, t), 1e-4, f"{name} after {t} steps")
+        np.testing.assert_allclose(ts.reward[1:], rec["reward"], atol=1e-6)
+        np.testing.assert_array_equal(ts.terminated[1:], rec["done"])
+        np.testing.assert_array_equal(ts.avail, rec["avail"])
+        np.testing.assert_allclose(ts.obs, rec["obs"], atol=1e-5)
+        np.testing.assert_allclose(ts.global_state, rec["state"], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", DUELS)
@@ -450,10 +470,9 @@ def test_duels_by_hand():
 
 @per_map()
 def test_maps_start_as_in_smaclite(name):
-    env = Smac(name, "smaclite", state_last_action=True)
-    state, ts = env.reset(jax.random.key(0))
+    state, ts = reset(name, "smaclite")
     rec = recorded(f"start/{name}")
-    assert_same_situation(jax.tree.map(np.asarray, state.units), as_units(rec["units"], env.layout.allies), 1e-6)
+    assert_same_situation(state.units, as_units(rec["units"], MAPS[name].allies), 1e-6)
     np.testing.assert_array_equal(ts.avail, rec["avail"])
     np.testing.assert_allclose(ts.obs, rec["obs"], atol=1e-5)
     np.testing.assert_allclose(ts.global_state, rec["state"], atol=1e-5)
@@ -477,7 +496,7 @@ def test_crowds_fight_as_in_smaclite(name):
     """From every tick to the next: who is after whom, who is hit, all clocks. How crowds move is our own."""
     env = Smac(name, "smaclite")
     tick = jax.jit(env.battle.tick)
-    for policy in ("attack", "wait", "kite"):
+    for policy in ("attack", "wait"):
         if f"ticks/{name}/{policy}/units" not in recording():
             continue
         rec = recorded(f"ticks/{name}/{policy}")
@@ -491,8 +510,8 @@ def test_crowds_fight_as_in_smaclite(name):
         for t in range(len(units.x) - 1):
             there = at(units, t + 1)
             assert_same_situation(at(after, t)._replace(x=there.x, y=there.y), there, message=f"{policy}, tick {t}")
-        assert (units.health[0] > units.health[-1]).sum() >= 2
-        assert (units.target[1:] != units.target[:-1]).sum() > 10
+        assert ((units.health + units.shield)[0] > (units.health + units.shield)[-1]).sum() >= 3
+        assert (units.target[1:] != units.target[:-1]).sum() >= 5
 
 
 # --- tables ---
@@ -534,7 +553,7 @@ def test_blocks_of_observations_and_state(name):
     env = Smac(name, state_last_action=True)
     a, e, shields = env.layout.allies, env.layout.enemies, name == "3s5z"
     n = a + e
-    state, _ = env.reset(jax.random.key(0))
+    state, _ = reset(name)
     share = np.linspace(0.1, 0.9, n, dtype=np.float32)
     units = state.units._replace(
         x=np.linspace(14, 18, n, dtype=np.float32),
@@ -544,7 +563,7 @@ def test_blocks_of_observations_and_state(name):
         cooldown=np.arange(n, dtype=np.float32),
     )
     state = state._replace(units=units, last_action=np.arange(a, dtype=np.int32))
-    ts = at(env.view(jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., None], state)), ..., 0)
+    ts = viewing(name)(state)
     enemies, allies, own, state_allies, state_enemies, last = (slice(*ends) for ends in BLOCKS[name])
     seen = np.array(ts.obs)
     me = 1
@@ -595,7 +614,7 @@ def test_known_rewards(name, rules):
         after = before._replace(
             health=before.health.at[a].add(-min(loss, health)), shield=before.shield.at[a].add(-min(damage, shield))
         )
-        won = env.view(SmacState(after, jnp.full((a, 1), -1), jnp.zeros(1))).metrics["battle_won"] > 0
+        won = ~(after.health[a:] > 0).any(0)
         return float(env.reward(before, after, jnp.zeros(1), won)[0])
 
     if hull is None:
@@ -634,7 +653,7 @@ SPAWN = {
 def test_where_units_start(name):
     allies, enemies = SPAWN[name]
     for rules, order in (("smaclite", allies), ("sc2", sorted(allies))):
-        units = Smac(name, rules).reset(jax.random.key(0))[0].units
+        units = reset(name, rules)[0].units
         np.testing.assert_allclose(np.stack([units.x, units.y], axis=1), order + enemies, atol=1e-5)
         np.testing.assert_array_equal(units.target, NOBODY)
 
@@ -642,75 +661,80 @@ def test_where_units_start(name):
 # --- by hand ---
 
 
-def one_tick(name, rules, allies, enemies, aims=(), target=None):
-    """A tick of a battle of a few, all others dead: places [(x, y)], ally i aims at enemy aims[i]."""
-    env = Smac(name, rules)
+@cache
+def ticking(name):
+    return jax.jit(Smac(name).battle.tick)
+
+
+def one_tick(name, allies, enemies, aims=(), target=NOBODY):
+    """A tick of a battle of a few, all others dead: units before and after.
+
+    Places by side [(x, y)]; ally i aims at enemy aims[i]; target: whom the first enemy is after already.
+    """
+    env = Smac(name)
     a, e = env.layout.allies, env.layout.enemies
     units = jax.tree.map(np.array, env.battle.start())
+    units.health[:], units.shield[:] = 0, 0
     for first, places in ((0, allies), (a, enemies)):
-        last = a if first == 0 else a + e
-        units.health[first + len(places) : last] = 0
-        units.x[first : first + len(places), 0], units.y[first : first + len(places), 0] = zip(*places, strict=True)
-    if target is not None:
-        units.target[0] = target
+        here = slice(first, first + len(places))
+        units.x[here, 0], units.y[here, 0] = zip(*places, strict=True)
+        units.health[here] = env.battle.each("health")[here]
+    units.target[0] = target
     actions = np.full((a, 1), STOP, np.int32)
-    actions[: len(aims), 0] = np.array(aims) + FIRST_ATTACK
+    for i, aim in enumerate(aims):
+        actions[i] = FIRST_ATTACK + aim
+    units.delay[:] = 100
     nothing = jnp.zeros((a + e, 1))
-    after, _ = ticking(name, rules)(units, env.orders(units, actions), Chance(nothing.astype(jnp.int32), nothing))
+    after, _ = ticking(name)(units, env.orders(units, actions), Chance(nothing.astype(jnp.int32), nothing))
     return units, jax.tree.map(np.asarray, after)
 
 
-@cache
-def ticking(name, rules):
-    return jax.jit(Smac(name, rules).battle.tick)
-
-
-@pytest.mark.parametrize("rules", RULES)
 @pytest.mark.xdist_group("smac-5v6")
-def test_whom_enemies_are_after(rules):
-    def after(allies, enemy=(16, 16), aims=(), target=NOBODY):
-        _, units = one_tick("5v6", rules, [(x, 16) for x in allies], [enemy], aims, target)
+def test_whom_enemies_are_after():
+    def after(*allies, aims=(), target=NOBODY):
+        """Of an enemy at x = 16 with allies along that line."""
+        _, units = one_tick("5v6", [(x, 16) for x in allies], [(16, 16)], aims, target)
         return int(units.target[0, 0])
 
-    assert after([16 - 5.375]) == NOBODY  # noticed at less than 5 and a radius
-    assert after([16 - 5.37]) == 0
-    assert after([16 - 5.25, 16 + 5.125]) == 1  # the nearest
-    assert after([16 - 5.25, 16 + 5.25]) == 0  # the first of equals
-    assert after([16 - 5.5], aims=[0]) == 0  # whoever aims at it
-    assert after([16 - 5.5, 16 + 5.25], aims=[0]) == 1  # but those far away come last
-    assert after([16 - 5.75], target=0) == 0  # kept while in reach, though not noticed
-    assert after([16 - 5.875], target=0) == NOBODY
-    assert after([16 - 5.75, 16 + 1], target=0) == 0  # and though somebody else is nearer
-    assert after([16 - 5.875, 16 + 1], target=0) == 1
-    assert after([16 - 8, 16 + 1], aims=[0], target=0) == 0  # kept anywhere while it aims back
-    assert after([16 - 8, 16 + 1], aims=[NOBODY - 5], target=0) == 1
+    assert after(16 - 5.375) == NOBODY  # noticed at less than 5 and a radius
+    assert after(16 - 5.37) == 0
+    assert after(16 - 5.25, 16 + 5.125) == 1  # the nearest
+    assert after(16 - 5.25, 16 + 5.25) == 0  # the first of equals
+    assert after(16 - 5.5, aims=[0]) == 0  # whoever aims at it
+    assert after(16 - 5.5, 16 + 5.25, aims=[0]) == 1  # but those far away come last
+    assert after(16 - 5.75, target=0) == 0  # kept while in reach, though not noticed
+    assert after(16 - 5.875, target=0) == NOBODY
+    assert after(16 - 5.75, 16 + 1, target=0) == 0  # and though somebody else is nearer
+    assert after(16 - 5.875, 16 + 1, target=0) == 1
+    assert after(16 - 8, 16 + 1, aims=[0], target=0) == 0  # kept anywhere while it aims back
+    assert after(16 - 8, 16 + 1, target=0) == 1
+    assert after(16 - 1, target=3) == 0  # the third is dead
 
 
-@pytest.mark.parametrize("rules", RULES)
 @pytest.mark.xdist_group("smac-5v6")
-def test_reach_of_weapons(rules):
-    before, units = one_tick("5v6", rules, [(10, 16)], [(15.75, 16)], aims=[0])
+def test_reach_of_weapons():
+    before, units = one_tick("5v6", [(10, 16)], [(15.75, 16)], aims=[0])
     assert units.health[[0, 5], 0].tolist() == [39, 39]  # both fire at once, and nobody walks
     np.testing.assert_array_equal(units.x, before.x)
-    before, units = one_tick("5v6", rules, [(10, 16)], [(15.875, 16)], aims=[0])
+    before, units = one_tick("5v6", [(10, 16)], [(15.875, 16)], aims=[0])
     assert units.health[[0, 5], 0].tolist() == [45, 45]
-    speed = RULES[rules].units["marine"].speed
+    speed = 2.25 / 16
     np.testing.assert_allclose(units.x[[0, 5], 0], [10 + speed, 15.875 - speed], atol=1e-5)
-    # Zealots: two hits of 8 on a shield; a stalker hits at once what it may name.
-    before, units = one_tick("3s5z", rules, [(10, 16)], [(11.225, 16)], target=0)
-    assert units.shield[0, 0] == 80 - 16
-    before, units = one_tick("3s5z", rules, [(10, 16)], [(16, 16)], aims=[0])
-    assert units.shield[3, 0] == 50 - RULES[rules].units["stalker"].damage
-    assert units.x[0, 0] == 10
+    # Zealots hit twice, each time with 8 less 1 for armour; a stalker reaches at once whom it may name.
+    _, units = one_tick("3s5z", [(10, 16)], [(11.2, 16)], target=0)
+    assert units.health[0, 0] == 80 - 14
+    _, units = one_tick("3s5z", [(10, 16)], [(11.25, 16)], target=0)
+    assert units.health[0, 0] == 80
+    _, units = one_tick("3s5z", [(10, 16)], [(16, 16)], aims=[0])
+    assert (units.health[3, 0], units.x[0, 0]) == (100 - 9, 10)
 
 
 @pytest.mark.xdist_group("smac-5v6")
 def test_what_can_be_seen_and_named():
-    env = Smac("5v6")
-    state, _ = env.reset(jax.random.key(0))
+    state, _ = reset("5v6")
     places = np.array([10, 18.875, 1, 19, 10, 16, 16.125, 18.875, 19, 30, 10], np.float32)  # by x; two stand apart
     units = state.units._replace(x=places, y=np.full(11, 16, np.float32))
-    ts = at(env.view(jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., None], state._replace(units=units))), ..., 0)
+    ts = viewing("5v6")(state._replace(units=units))
     assert ts.avail[0, FIRST_ATTACK:].tolist() == [True, False, False, False, False, True]  # at 6, not at 6.125
     enemies, allies = np.array(ts.obs[0, 4:34]).reshape(6, 5), np.array(ts.obs[0, 34:54]).reshape(4, 5)
     assert enemies[:, 4].tolist() == [1, 1, 1, 0, 0, 1]  # at less than 9
@@ -744,19 +768,20 @@ def test_ways_that_are_open(name, rules, place, open_ways):
     assert "".join(way for way, free in zip("nsew", masks[0, 2:6, 0], strict=True) if free) == open_ways
 
 
+@pytest.mark.xdist_group("smac-3m")
 def test_winning_takes_a_survivor():
     """Nobody can win and be dead, except in SMAClite."""
+
+    def won(rules, health):
+        state, _ = reset("3m", rules)
+        units = state.units._replace(health=np.array(health, np.float32))
+        return float(viewing("3m", rules)(state._replace(units=units)).metrics["battle_won"])
+
     for rules, both_dead in (("sc2", 0), ("smaclite", 1)):
-        env = Smac("3m", rules)
-        units = env.battle.start()
-
-        def won(health, env=env, units=units):
-            units = units._replace(health=jnp.array(health, jnp.float32)[:, None])
-            return float(env.view(SmacState(units, jnp.zeros((3, 1)), jnp.zeros(1))).metrics["battle_won"][0])
-
-        assert won([45] * 6) == won([45] * 3 + [0, 0, 6]) == won([0] * 3 + [45] * 3) == 0
-        assert won([0, 0, 6] + [0] * 3) == 1
-        assert won([0] * 6) == both_dead
+        for health in ([45] * 6, [45] * 3 + [0, 0, 6], [0] * 3 + [45] * 3):
+            assert won(rules, health) == 0
+        assert won(rules, [0, 0, 6] + [0] * 3) == 1
+        assert won(rules, [0] * 6) == both_dead
 
 
 # --- statistics of crowds ---
@@ -909,7 +934,8 @@ def test_what_the_limit_means(time_limit, monkeypatch):
     monkeypatch.setitem(MAPS, "duel", Map("1v1", 1, "marine", 1, "marine", 4, "band"))
     env = Smac("duel", time_limit=time_limit)
     step = jax.jit(env.step)
-    state, _ = env.reset(jax.random.key(0))
+    fresh, _ = jax.jit(env.reset)(jax.random.key(0))
+    state = fresh
     ends = []
     for _ in range(4):
         state, ts = step(jax.random.key(0), state, jnp.array([STOP]))
@@ -917,10 +943,9 @@ def test_what_the_limit_means(time_limit, monkeypatch):
     assert ends == [(False, False)] * 3 + [(time_limit == "terminal", time_limit == "truncated")]
 
     # Who wins with the last step has won.
-    state, _ = env.reset(jax.random.key(0))
-    units = state.units._replace(x=jnp.array([10.0, 14.0]), health=jnp.array([45.0, 6.0]))
+    units = fresh.units._replace(x=jnp.array([10.0, 14.0]), health=jnp.array([45.0, 6.0]))
     _, ts = step(
-        jax.random.key(0), SmacState(units, state.last_action, jnp.array(3, jnp.int32)), jnp.array([FIRST_ATTACK])
+        jax.random.key(0), SmacState(units, fresh.last_action, jnp.array(3, jnp.int32)), jnp.array([FIRST_ATTACK])
     )
     assert (bool(ts.terminated), bool(ts.truncated)) == (True, False)
     assert float(ts.reward) == pytest.approx((6 + 10 + 200) / env.reward_scale)
@@ -951,7 +976,7 @@ def test_a_key_decides_all_chance():
 
 
 def closeness(episodes):
-    """Distances of living pairs at the ends of steps, as parts of the sum of their radii: [T, W, pairs], nan if none."""
+    """Distances of living pairs at the ends of steps, as parts of the sum of their radii, or nan: [T, W, pairs]."""
     units, radius = episodes.states.units, episodes.env.battle.each("separation")[:, 0]
     i, j = np.triu_indices(len(radius), 1)
     distance = np.hypot(units.x[..., i] - units.x[..., j], units.y[..., i] - units.y[..., j]) / (radius[i] + radius[j])
@@ -975,7 +1000,7 @@ def test_units_keep_their_distance(name, policy, share):
     print(line)
     assert near.sum() > 5000, line
     assert tight.sum() <= share * near.sum(), line
-    assert np.nanmin(apart) > 0.75, line
+    assert np.nanmin(apart) > 0.7, line
     assert longest <= 5, line
 
 
@@ -986,7 +1011,7 @@ def test_units_keep_their_distance(name, policy, share):
 def test_a_map_is_one_entry(monkeypatch):
     """Two marines against a zealot: only one side has shields, and the map is open."""
     monkeypatch.setitem(MAPS, "2m1z", Map("2m_vs_1z", 2, "marine", 1, "zealot", 30, "open"))
-    check_environment(Smac("2m1z"), episodes=2)
+    check_environment(Smac("2m1z"), episodes=1)
     assert Smac("2m1z").spec.obs_size == 4 + 6 + 5 + 1
     assert Smac("2m1z").spec.state_size == 2 * 4 + 4
     for policy in ("random", "attack"):

@@ -22,7 +22,7 @@ from naht.evaluation.crossplay import cross_play, self_play
 from naht.evaluation.play import evaluate_mn
 from naht.evaluation.statistics import mean_interval
 from naht.evaluation.tables import summarise, write_intervals, write_rows
-from naht.report.curves import find_tests, plot_tests
+from naht.report.curves import WON, find_tests, plot_tests
 from naht.report.figures import grouped_bars, heat_table
 from naht.report.replay import check_output, record, save_replay
 from naht.teams.population import Member, Population, load_members, saved_member, told_apart
@@ -75,8 +75,13 @@ def evaluate(args: Sequence[str]) -> None:
         )
     unit = "agents" if len({row.trial for row in rows}) > 1 else "episodes of the one agent"
     table = Table("N", "mean return", f"95 % CI over {unit}", "episodes", box=None, header_style="bold")
-    for label, x, count in summarise(rows):
-        table.add_row(label, f"{x.mean:.3f}", f"± {x.half_width:.3f}", str(count))
+    wins = summarise(rows, lambda row: row.metrics[WON]) if all(WON in row.metrics for row in rows) else []
+    if wins:
+        table.add_column("win rate")
+    for i, (label, x, count) in enumerate(summarise(rows)):
+        table.add_row(
+            label, f"{x.mean:.3f}", f"± {x.half_width:.3f}", str(count), *[f"{w[1]:.2f}" for w in wins[i : i + 1]]
+        )
     console = Console()
     console.print(table)
     if chosen.out:
@@ -227,7 +232,8 @@ def watch(args: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Curves:
-    """Learning curves of runs over steps and over wall-clock: mean and 95 % band over seeds, a colour per algorithm.
+    """Learning curves of runs over steps and over wall-clock: mean and 95 % band over seeds, a colour per algorithm; of
+    battles their win rates too.
 
     One batch of runs: naht curves runs/mpe-pp
 
@@ -253,6 +259,9 @@ def curves(args: Sequence[str]) -> None:
     figures = plot_tests(chosen.out, tests, lines)
     columns = ("task", "method", "seeds", "steps", "minutes", "best test")
     table = Table(*columns, header_style="bold", box=None, padding=(0, 1, 0, 0))
+    battles = any(len(t.won) for methods in tests.values() for trials in methods.values() for t in trials)
+    if battles:
+        table.add_column("best win rate")
     if target is not None:
         table.add_column(f"to {target:g} (steps, min)")
     for task, methods in tests.items():
@@ -260,6 +269,8 @@ def curves(args: Sequence[str]) -> None:
             best = mean_interval([float(t.returns.max()) for t in trials])
             length = [max(float(getattr(t, axis)[-1]) for t in trials) for axis in ("steps", "seconds")]
             row = [task, name, str(len(trials)), f"{length[0]:,.0f}", f"{length[1] / 60:.1f}", f"{best:.1f}"]
+            if battles:
+                row.append(f"{np.mean([t.won.max() for t in trials]):.2f}" if len(trials[0].won) else "")
             if target is not None:
                 passed = [p for t in trials if (p := t.first_above(target))]
                 middle = np.median(passed, axis=0) if passed else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from naht.evaluation.play import EpisodeRow
@@ -12,8 +12,14 @@ from naht.evaluation.statistics import Interval, group_means, mean_interval
 from naht.storage import write_file
 
 
-def summarise(rows: Sequence[EpisodeRow]) -> list[tuple[str, Interval, int]]:
-    """(N, mean return with its interval, episodes) for every N and for "all", the M-N score.
+def _return(row: EpisodeRow) -> float:
+    return row.episode_return
+
+
+def summarise(
+    rows: Sequence[EpisodeRow], value: Callable[[EpisodeRow], float] = _return
+) -> list[tuple[str, Interval, int]]:
+    """(N, mean return or other value with its interval, episodes) for every N and for "all", the M-N score.
 
     Trials are the unit of replication. With a single trial the interval is over its episodes instead.
     """
@@ -22,7 +28,7 @@ def summarise(rows: Sequence[EpisodeRow]) -> list[tuple[str, Interval, int]]:
     table = []
     for label, chosen in [*[(str(n), {n}) for n in counts], ("all", set(counts))]:
         part = [row for row in rows if row.num_controlled in chosen]
-        means = group_means(part, lambda r: (r.episode, r.num_controlled) if single else r.trial, _return)
+        means = group_means(part, lambda r: (r.episode, r.num_controlled) if single else r.trial, value)
         table.append((label, mean_interval(list(means.values())), len(part)))
     return table
 
@@ -34,10 +40,6 @@ def write_intervals(path: Path, columns: Sequence[str], rows: Sequence[tuple[str
     table.writerow([*columns, "mean", "low", "high", "count"])
     table.writerows([*labels, i.mean, i.low, i.high, i.count] for *labels, i in rows)
     write_file(path, text.getvalue().encode())
-
-
-def _return(row: EpisodeRow) -> float:
-    return row.episode_return
 
 
 def write_rows(path: Path, rows: Sequence[EpisodeRow]) -> None:

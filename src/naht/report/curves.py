@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,8 @@ from naht.errors import NahtError
 from naht.report.figures import Curve, learning_curves
 from naht.training.run import is_run, read_config, read_metrics
 
+WON = "battle_won"
+"""The metric of tasks that are won or lost."""
 AXES = {
     "over_time.png": ("seconds", 60.0, "minutes (compilation and tests included)"),
     "over_steps.png": ("steps", 1e6, "million environment steps"),
@@ -26,6 +28,8 @@ class GreedyTests:
     steps: np.ndarray
     seconds: np.ndarray
     returns: np.ndarray
+    won: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """Shares of episodes won; empty for tasks that are not won or lost."""
 
     def first_above(self, target: float) -> tuple[float, float] | None:
         """Steps and seconds of the first test above a return; None if there is none."""
@@ -37,7 +41,8 @@ def read_tests(folder: Path) -> GreedyTests:
     """The tests of a run, finished or not; none if it has hardly begun."""
     begun = (folder / "metrics.jsonl").is_file()
     rows = [row for row in (read_metrics(folder) if begun else []) if "test/return" in row]
-    return GreedyTests(*[np.array([row[name] for row in rows]) for name in ("step", "seconds", "test/return")])
+    names = ("step", "seconds", "test/return", f"test/{WON}")
+    return GreedyTests(*[np.array([row[name] for row in rows if name in row]) for name in names])
 
 
 def find_tests(folders: Sequence[Path]) -> dict[str, dict[str, list[GreedyTests]]]:
@@ -67,24 +72,33 @@ def plot_tests(
     tests: Mapping[str, Mapping[str, Sequence[GreedyTests]]],
     lines: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[Path]:
-    """`tests[task][method]` holds a run per seed. Writes the files of `AXES` to a folder and returns them.
+    """`tests[task][method]` holds a run per seed. Writes the files of `AXES` to a folder and returns them; for battles
+    also those of their win rates, `wins_over_steps.png` and `wins_over_time.png`.
 
-    `lines[task]` are named levels to compare with.
+    `lines[task]` are named levels of return to compare with.
     """
+    battles = {
+        task: methods
+        for task, methods in tests.items()
+        if all(len(t.won) for trials in methods.values() for t in trials)
+    }
     paths = []
     for file, (axis, unit, label) in AXES.items():
-        panels = {
-            task: {name: _on_one_grid(trials, axis, unit) for name, trials in methods.items()}
-            for task, methods in tests.items()
-        }
-        learning_curves(out / file, panels, x_label=label, y_label="greedy test return", lines=lines or {})
-        paths.append(out / file)
+        drawn = [(file, tests, "returns", "greedy test return", lines or {})]
+        drawn += [(f"wins_{file}", battles, "won", "greedy test win rate", {})] if battles else []
+        for name, shown, values, y_label, levels in drawn:
+            panels = {
+                task: {method: _on_one_grid(trials, axis, unit, values) for method, trials in methods.items()}
+                for task, methods in shown.items()
+            }
+            learning_curves(out / name, panels, x_label=label, y_label=y_label, lines=levels)
+            paths.append(out / name)
     return paths
 
 
-def _on_one_grid(trials: Sequence[GreedyTests], axis: str, unit: float) -> list[Curve]:
+def _on_one_grid(trials: Sequence[GreedyTests], axis: str, unit: float, shown: str) -> list[Curve]:
     """Curves of all seeds at the same places, as far as all of them got."""
     places = [np.asarray(getattr(t, axis), float) for t in trials]
     grid = np.linspace(max(p[0] for p in places), min(p[-1] for p in places), 40)
-    values = [np.interp(grid, p, t.returns) for p, t in zip(places, trials, strict=True)]
+    values = [np.interp(grid, p, getattr(t, shown)) for p, t in zip(places, trials, strict=True)]
     return [list(zip((grid / unit).tolist(), v.tolist(), strict=True)) for v in values]

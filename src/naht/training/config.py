@@ -191,7 +191,8 @@ _MPE_TUNED = PPOConfig(
 
 def _smac(batch_steps: int) -> dict[str, Settings]:
     """Presets of a map. Episodes end early, so a batch has that many steps per environment rather than one horizon; in
-    'paper' they hold about the published 256 episodes."""
+    'paper' they hold about the published 256 episodes. 'tuned' does not subtract the mean from rewards: rewards are
+    positive, and then every step would cost, so that dying soon would beat holding out (kiting, on 3s5z)."""
     paper = Settings(
         PPOConfig(rollout_steps=batch_steps),
         ValueConfig(num_envs=8, rollout_steps=batch_steps),
@@ -201,8 +202,8 @@ def _smac(batch_steps: int) -> dict[str, Settings]:
         changes={"mappo": {"entropy": 0.03}},
     )
     tuned = Settings(
-        replace(_MPE_TUNED, rollout_steps=batch_steps, bootstrap_time_limit=False),
-        replace(_TUNED_VALUE, rollout_steps=batch_steps),
+        replace(_MPE_TUNED, rollout_steps=batch_steps, standardise_rewards="std", bootstrap_time_limit=False),
+        replace(_TUNED_VALUE, rollout_steps=batch_steps, standardise_rewards="std"),
         steps=5_000_000,
         test_every=128_000,
         test_episodes=256,

@@ -226,26 +226,33 @@ class Battle:
     def move(self, units: Units, vx: Array, vy: Array, moving: Array, alive: Array) -> tuple[Array, Array]:
         """New positions for wanted velocities [N, B]. Nobody runs into anybody; who stands is not pushed."""
         x, y, speed, crowding = units.x, units.y, self.each("speed"), self.rules.crowding
-        px, py = x[:, None] - x, y[:, None] - y  # [N, N, B]
+        px, py = x - x[:, None], y - y[:, None]  # [N, N, B]: the second unit as seen from the first
         distance = jnp.sqrt(jnp.maximum(px * px + py * py, 1e-12))
         nx, ny = px / distance, py / distance
         separation = self.each("separation")
-        touch = separation[:, None] + separation
+        room = distance - (separation[:, None] + separation)
         pairs = alive[:, None] & alive & ~np.eye(len(x), dtype=bool)[..., None]
         if not crowding.foresight:
-            pairs &= distance <= separation.max() + separation[:, None]
+            pairs &= distance <= separation.max() + separation
         # Two that both move, or both stand, share what has to be taken back.
         stander = jnp.where(moving, 0.0, 0.5 if crowding.standing_yield else 0.0)
-        share = jnp.where(moving[:, None], jnp.where(moving, 0.5, 1.0), stander)
+        share = jnp.where(moving, jnp.where(moving[:, None], 0.5, 1.0), stander[:, None])
         share = crowding.firmness * jnp.where(pairs, share, 0.0)
-        room = distance - touch
+
+        def sweep(vx: Array, vy: Array) -> tuple[Array, Array]:
+            def away_from(k: Array, changed: tuple[Array, Array]) -> tuple[Array, Array]:
+                """What all units take back on account of unit k."""
+                closing = nx[k] * (vx - vx[k]) + ny[k] * (vy - vy[k])
+                excess = share[k] * jnp.maximum(-room[k] - closing, 0.0)
+                return changed[0] + excess * nx[k], changed[1] + excess * ny[k]
+
+            # A loop over units: as one sum over [N, N, B], it would take twice as long.
+            vx, vy = jax.lax.fori_loop(0, len(x), away_from, (vx, vy))
+            slower = jnp.minimum(1.0, speed / jnp.maximum(jnp.sqrt(vx * vx + vy * vy), 1e-9))
+            return vx * slower, vy * slower
+
         for _ in range(crowding.sweeps):
-            closing = nx * (vx[:, None] - vx) + ny * (vy[:, None] - vy)
-            excess = share * jnp.maximum(-room - closing, 0.0)
-            vx, vy = vx + (excess * nx).sum(1), vy + (excess * ny).sum(1)
-            fast = jnp.sqrt(vx * vx + vy * vy)
-            slower = jnp.minimum(1.0, speed / jnp.maximum(fast, 1e-9))
-            vx, vy = vx * slower, vy * slower
+            vx, vy = sweep(vx, vy)
         left, bottom, right, top = self.bounds
         ticks = self.rules.wall_ticks
         vx = jnp.clip(vx, (left - x) / ticks, (right - x) / ticks)
