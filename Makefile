@@ -23,6 +23,7 @@ lint: $(READY)  ## style and types
 
 bench: $(READY)  ## environment steps per second of every part
 	$(VENV)/bin/python benchmarks/throughput.py
+	$(VENV)/bin/python benchmarks/smac.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("naht needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'

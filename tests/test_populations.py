@@ -26,7 +26,7 @@ from naht.envs.base import task_hash
 from naht.evaluation.crossplay import cross_play, play_meetings, self_play
 from naht.experiments import populations
 from naht.experiments.populations import PopulationRecipe, build, export, rounding_changes
-from naht.report.curves import GreedyTests, find_tests
+from naht.report.curves import GreedyTests, find_tests, plot_tests
 from naht.storage import digest, read_arrays
 
 pytestmark = pytest.mark.xdist_group("populations")  # its teams are trained once
@@ -112,6 +112,10 @@ def test_curves_of_its_runs(built, tmp_path, capsys, monkeypatch):
     hand = GreedyTests(np.array([10, 20, 30]), np.array([1.0, 2.0, 3.0]), np.array([0.0, 5.0, 9.0]))
     assert hand.first_above(4.0) == (20, 2.0)
     assert hand.first_above(9.0) is None
+    won = replace(hand, won=np.array([0.0, 0.5, 1.0]))
+    assert {
+        path.name for path in plot_tests(tmp_path / "battles", {"5v6": {"vdn": [won]}, "mpe-pp": {"vdn": [hand]}})
+    } == {*("over_time.png", "over_steps.png", "wins_over_time.png", "wins_over_steps.png")}
     assert main(["curves", str(tmp_path)]) == 2
     assert "there are no runs in" in capsys.readouterr().err
 

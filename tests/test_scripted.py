@@ -261,3 +261,51 @@ def test_wrong_predators_are_one_clear_sentence(name):
     with pytest.raises(NahtError) as e:
         make_bot(name, CHASE)
     assert "\n" not in str(e.value)
+
+
+def soldiers_see(enemies, attackable, moves=(1, 1, 1, 1)):
+    """What one agent of 3m perceives. enemies: per enemy (dx, dy, health) in parts of the sight, or None if unseen."""
+    spec = make_env("3m").spec
+    obs, avail = np.zeros((1, spec.obs_size), np.float32), np.zeros((1, spec.num_actions), bool)
+    avail[0, 1:6] = [True, *moves]
+    for j, enemy in enumerate(enemies):
+        if enemy:
+            dx, dy, health = enemy
+            obs[0, 4 + 5 * j : 9 + 5 * j] = [j in attackable, np.hypot(dx, dy), dx, dy, health]
+        avail[0, 6 + j] = j in attackable
+    return Percept(jnp.asarray(obs), jnp.asarray(avail), jnp.zeros(1, int), jnp.zeros(1, int))
+
+
+def soldiers_do(percept):
+    """The action of every soldier."""
+    spec, key = make_env("3m").spec, jax.random.key(0)
+    bots = {name: make_bot(name, spec) for name in ("nearest", "weakest", "first")}
+    return {name: int(bot.act((), (), percept, key, greedy=True)[0][0]) for name, bot in bots.items()}
+
+
+def test_soldiers_attack_whom_they_prefer():
+    enemies = [(0.5, 0.3, 1.0), (0.3, -0.2, 0.9), (0.4, 0.4, 0.2)]
+    assert soldiers_do(soldiers_see(enemies, {0, 1, 2})) == {"nearest": 7, "weakest": 8, "first": 6}
+    assert soldiers_do(soldiers_see(enemies, {0, 2})) == {"nearest": 8, "weakest": 8, "first": 6}
+
+
+def test_soldiers_walk_up_to_the_nearest_enemy_in_sight():
+    far = [(0.9, 0.1, 1.0), (0.2, -0.6, 1.0), None]
+    assert set(soldiers_do(soldiers_see(far, set())).values()) == {3}  # south
+    assert set(soldiers_do(soldiers_see(far, set(), moves=(1, 0, 1, 1))).values()) == {4}  # a wall there: east
+    assert set(soldiers_do(soldiers_see([None] * 3, set())).values()) == {1}  # nobody to be seen: stop
+
+
+def test_fallen_soldiers_do_nothing():
+    percept = soldiers_see([None] * 3, set())
+    dead = percept._replace(avail=jnp.zeros_like(percept.avail).at[:, 0].set(True))
+    assert set(soldiers_do(dead).values()) == {0}
+
+
+def test_every_listed_soldier_can_be_made_and_saved():
+    for name in ("3m", "3s5z"):
+        spec = make_env(name).spec
+        assert set(BOTS[name]) == {"random", "nearest", "weakest", "first"}
+        for bot in (make_bot(listed, spec) for listed in BOTS[name]):
+            assert decode(encode(bot)) == bot
+    assert make_bot("weakest", make_env("3s5z").spec).shields

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import naht.envs.smac.rules as constants
 import smac_reference as reference
 from naht import check_environment
 from naht.envs.base import TimeStep
@@ -536,6 +537,49 @@ def test_sizes(name, rules):
     assert sizes == (allies, limit, actions, obs, plain)
     assert Smac(name, rules, state_last_action=True).spec.state_size == whole
     assert env.reward_scale == pytest.approx(divisor)
+
+
+UNITS = {
+    # rules, unit: health, shield, armour, damage, bonus against armoured, hits, armoured, period in s, range, speed
+    # per s, radius, radius in crowds, scale of cooldowns in the state in ticks
+    ("sc2", "marine"): (45, 0, 0, 6, 0, 1, False, 0.8608, 5, 2.25, 0.375, 0.375, 15),
+    ("sc2", "stalker"): (80, 80, 1, 10, 4, 1, True, 1.44, 6, 2.9531, 0.625, 0.625, 35),
+    ("sc2", "zealot"): (100, 50, 1, 8, 0, 2, False, 1.2, 0.1, 2.25, 0.5, 0.375, None),
+    ("smaclite", "marine"): (45, 0, 0, 6, 0, 1, False, 0.61, 5, 3.15, 0.375, 0.375, 9.76),
+    ("smaclite", "stalker"): (80, 80, 1, 13, 5, 1, True, 1.34, 6, 4.13, 0.625, 0.625, 21.44),
+    ("smaclite", "zealot"): (100, 50, 1, 8, 0, 2, False, 0.86, 0.1, 3.15, 0.5, 0.5, None),
+}
+
+
+def test_constants():
+    """The reference reads the simulator's, so that they are checked here."""
+    for (rules, kind), numbers in UNITS.items():
+        *expected, scale = numbers
+        unit = RULES[rules].units[kind]
+        names = (
+            "health",
+            "shield",
+            "armour",
+            "damage",
+            "armoured_bonus",
+            "hits",
+            "armoured",
+            "period",
+            "range",
+            "speed",
+        )
+        found = [getattr(unit, name) for name in (*names, "radius", "separation")]
+        found[7], found[9] = found[7] / 16, found[9] * 16
+        assert found == pytest.approx(expected)
+        assert scale is None or unit.cooldown_scale == pytest.approx(scale)  # enemies' cooldowns are not shown
+    assert RULES["sc2"].jitter == (-1, 2)
+    assert RULES["smaclite"].jitter == (0, 0)
+    assert (RULES["sc2"].reward, RULES["sc2"].spares_corpses) == ("net", True)
+    assert (RULES["smaclite"].reward, RULES["smaclite"].spares_corpses) == ("damage", False)
+    assert (constants.SIGHT, constants.ATTACK_RANGE, constants.SCAN_RANGE, constants.MOVE_AMOUNT) == (9, 6, 5, 2)
+    assert (constants.SHIELD_DELAY, constants.SHIELD_RECOVERY) == (160, 0.125)
+    assert (constants.KILL_VALUE, constants.WIN_VALUE, constants.LARGEST_RETURN) == (10, 200, 20)
+    assert (constants.TICKS_PER_STEP, constants.TICKS_PER_SECOND) == (8, 16)
 
 
 BLOCKS = {
