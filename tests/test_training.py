@@ -405,11 +405,12 @@ def test_every_algorithm_fits_every_task(task):
         assert "train/return" in metrics
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("task", ["mpe-pp", "3m"])
+@pytest.mark.parametrize(
+    ("task", "algorithm"), [*[("mpe-pp", name) for name in ALGORITHMS], ("3m", "poam"), ("3m", "mappo"), ("3m", "qmix")]
+)
 def test_every_algorithm_trains_saves_and_goes_on(task, algorithm, tmp_path):
-    """The real settings, a few updates: train, stop, resume, load, and the agent acts. Once where episodes have one
-    length and once where they end early and agents die."""
+    """The real settings, a few updates: train, stop, resume, load, and the agent acts. Where episodes have one length,
+    and for one algorithm of each kind also where they end early and agents die."""
     config = run_config(task, algorithm)
     per_update = config.algorithm.num_envs * (config.algorithm.rollout_steps or config.task.spec.horizon)
     config = replace(config, steps=3 * per_update, test_every=per_update)
