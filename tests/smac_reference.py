@@ -294,6 +294,27 @@ class Battle:
                 u.velocity = adjusted[u]
         for u in living:
             u.velocity = self.before_walls(u)
+        while crowded := self.too_close(living):
+            for u in crowded:
+                u.velocity = 0.0, 0.0
+
+    def too_close(self, living: list[Soldier]) -> list[Soldier]:
+        """Those on their way who would come closer to somebody than the rules allow and than they are."""
+        found = []
+        for u in living:
+            for other in living:
+                if other is u or u.velocity == other.velocity == (0.0, 0.0):
+                    continue
+                allowed = self.rules.crowding.closest * (u.kind.separation + other.kind.separation)
+                now = hypot(float(u.x) - float(other.x), float(u.y) - float(other.y))
+                dx, dy = (
+                    float(a) + v - float(b) - w
+                    for a, b, v, w in zip((u.x, u.y), (other.x, other.y), u.velocity, other.velocity, strict=True)
+                )
+                if self.nearer_than(hypot(dx, dy), min(allowed, now)) and u.velocity != (0.0, 0.0):
+                    found.append(u)
+                    break
+        return found
 
     def neighbours(self, unit: Soldier, living: list[Soldier], moving: dict[Soldier, bool]) -> list[tuple]:
         """Those it has to give way to: (who, its part in giving way, room between them, direction away)."""

@@ -7,6 +7,7 @@ times are in ticks. Columns of `units`: x, y, health, shield, cooldown, delay, n
 - ticks: the first twelve steps of five battles, tick by tick.
 """
 
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -1028,28 +1029,39 @@ def closeness(episodes):
     return np.where(alive[1:] & episodes.playing[..., None], distance[1:], np.nan)
 
 
-@pytest.mark.parametrize(("policy", "share"), [("random", 1e-3), ("attack", 4e-3), ("wait", 4e-3)])
+@pytest.mark.parametrize("policy", ["random", "attack", "wait", "anything"])
 @per_map()
-def test_units_keep_their_distance(name, policy, share):
-    """Taking back velocities does not rule out all overlaps. They are rare, small and short.
-
-    Measured in 2,560 random episodes on each map: 0.03 to 0.34 of 1,000 near pairs overlap by more than a tenth. The
-    nearest pair stood at 0.715 of the sum of its radii; the longest overlap by a tenth lasted 6 steps.
-    """
+def test_units_keep_their_distance(name, policy):
+    """Who would come closer than 0.9 of the sum of the radii stays where it is, so nobody ever does."""
     apart = closeness(record(name, policy=policy))
-    near = apart < 1.2
-    tight = apart < 0.9
-    longest, run = 0, np.zeros(apart.shape[1:], int)
-    for now in tight:
-        run = np.where(now, run + 1, 0)
-        longest = max(longest, run.max())
-    line = f"{name} {policy}: {tight.sum()} of {near.sum()} near pairs overlap by a tenth, up to {longest} steps, "
-    line += f"nearest {np.nanmin(apart):.3f}"
-    print(line)
-    assert near.sum() > 5000, line
-    assert tight.sum() <= share * near.sum(), line
-    assert np.nanmin(apart) > 0.65, line
-    assert longest <= 8, line
+    assert (apart < 1.2).sum() > 1000, "no crowd to speak of"
+    assert np.nanmin(apart) > 0.9 - 1e-4
+    assert np.nanmin(apart) < 1.0, "nobody touches anybody: is the rule ever needed?"
+
+
+@pytest.mark.xdist_group("smac-10v11")
+def test_who_would_come_too_close_stays():
+    """One walks into another that stands, the next into the first; the last has room. All at a walking pace."""
+    battle = Battle(MAPS["10v11"], replace(RULES["sc2"], crowding=replace(RULES["sc2"].crowding, sweeps=0)))
+    units = battle.start()
+    reach, speed = 0.9 * 0.75, 2.25 / 16  # how close two may come, how far one gets in a tick
+    # In a row: standing, close behind it one, behind that another, and one with room to walk.
+    x = (
+        jnp.full_like(units.x, 30)
+        .at[:4, 0]
+        .set(jnp.array([10, 10 + reach, 10 + 2 * reach, 10 + 3 * reach + speed + 0.01]))
+    )
+    y = units.y.at[:, 0].set(jnp.linspace(9, 23, 21)).at[:4].set(16)
+    units = units._replace(x=x, y=y)
+    walking = jnp.zeros_like(x).at[1:4].set(-speed)
+    moving, alive = walking != 0, jnp.ones_like(x, bool)
+    to_x, to_y = battle.move(units, walking, jnp.zeros_like(x), moving, alive)
+    np.testing.assert_array_equal(to_x[:3], x[:3])
+    np.testing.assert_allclose(to_x[3], x[3] - speed, atol=1e-6)
+    np.testing.assert_array_equal(to_y, y)
+    # The dead are in nobody's way.
+    to_x, _ = battle.move(units, walking, jnp.zeros_like(x), moving, alive.at[0].set(False))
+    np.testing.assert_allclose(to_x[1:4], x[1:4] - speed, atol=1e-6)
 
 
 # --- more maps ---

@@ -6,6 +6,7 @@ allies, E of enemies, N of all units, allies first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -131,6 +132,15 @@ def _first_of(mask: Array) -> Array:
     return jnp.where(mask, index, count).min(0)
 
 
+def _settled(rule: Callable[[Array], Array], start: Array) -> Array:
+    """Apply a rule again and again, until nothing changes."""
+
+    def changes(last_two: tuple[Array, Array]) -> Array:
+        return (last_two[0] != last_two[1]).any()
+
+    return jax.lax.while_loop(changes, lambda last_two: (last_two[1], rule(last_two[1])), (start, rule(start)))[1]
+
+
 def _queue(order: Array, at: Array) -> Array:
     """Who acts before whom and aims at the same one: order [K, B], at [K, V, B] -> [K, K, B]."""
     index = np.arange(order.shape[0])
@@ -228,22 +238,22 @@ class Battle:
         x, y, speed, crowding = units.x, units.y, self.each("speed"), self.rules.crowding
         px, py = x - x[:, None], y - y[:, None]  # [N, N, B]: the second unit as seen from the first
         distance = jnp.sqrt(jnp.maximum(px * px + py * py, 1e-12))
-        nx, ny = px / distance, py / distance
         separation = self.each("separation")
-        room = distance - (separation[:, None] + separation)
+        touching = separation[:, None] + separation
         pairs = alive[:, None] & alive & ~np.eye(len(x), dtype=bool)[..., None]
         if not crowding.foresight:
             pairs &= distance <= separation.max() + separation
         # Two that both move, or both stand, share what has to be taken back.
         stander = jnp.where(moving, 0.0, 0.5 if crowding.standing_yield else 0.0)
         share = jnp.where(moving, jnp.where(moving[:, None], 0.5, 1.0), stander[:, None])
-        share = crowding.firmness * jnp.where(pairs, share, 0.0)
+        # Directions and room carry the root of the share, so that a sweep need not read it: less memory, more speed.
+        root = jnp.sqrt(crowding.firmness * jnp.where(pairs, share, 0.0))
+        nx, ny, room = root * px / distance, root * py / distance, root * (distance - touching)
 
         def sweep(vx: Array, vy: Array) -> tuple[Array, Array]:
             def away_from(k: Array, changed: tuple[Array, Array]) -> tuple[Array, Array]:
                 """What all units take back on account of unit k."""
-                closing = nx[k] * (vx - vx[k]) + ny[k] * (vy - vy[k])
-                excess = share[k] * jnp.maximum(-room[k] - closing, 0.0)
+                excess = jnp.maximum(-room[k] - nx[k] * (vx - vx[k]) - ny[k] * (vy - vy[k]), 0.0)
                 return changed[0] + excess * nx[k], changed[1] + excess * ny[k]
 
             # A loop over units: as one sum over [N, N, B], it would take twice as long.
@@ -257,7 +267,25 @@ class Battle:
         ticks = self.rules.wall_ticks
         vx = jnp.clip(vx, (left - x) / ticks, (right - x) / ticks)
         vy = jnp.clip(vy, (bottom - y) / ticks, (top - y) / ticks)
+        if crowding.closest:
+            limit = jnp.where(pairs, jnp.minimum(crowding.closest * touching, distance), 0.0) ** 2
+            stays = self.too_close(x, y, vx, vy, limit)
+            vx, vy = jnp.where(stays, 0.0, vx), jnp.where(stays, 0.0, vy)
         return x + vx, y + vy
+
+    def too_close(self, x: Array, y: Array, vx: Array, vy: Array, limit: Array) -> Array:
+        """Who has to stay so that the square of no distance falls below its limit [N, N, B]: [N, B] bool."""
+
+        def stay(stays: Array) -> Array:
+            to_x, to_y = x + jnp.where(stays, 0.0, vx), y + jnp.where(stays, 0.0, vy)
+
+            def look(k: Array, found: Array) -> Array:
+                dx, dy = to_x - to_x[k], to_y - to_y[k]
+                return found | (dx * dx + dy * dy < limit[k])
+
+            return jax.lax.fori_loop(0, len(x), look, stays)
+
+        return _settled(stay, jnp.zeros(x.shape, bool))
 
     def fight(self, units: Units, aim: Array, after: Array, shooting: Array, chance: Chance) -> tuple[Units, Array]:
         """Ready weapons fire, one unit after the other in random order: who is killed before its turn does not fire.
@@ -284,10 +312,7 @@ class Battle:
                 can &= jnp.concatenate([ours.worthwhile(fires[allies]), theirs.worthwhile(fires[enemies])])
             return ready & can
 
-        def settled(guess: tuple[Array, Array]) -> Array:
-            return (guess[0] != guess[1]).any()
-
-        _, fires = jax.lax.while_loop(settled, lambda guess: (guess[1], who_fires(guess[1])), (ready, who_fires(ready)))
+        fires = _settled(who_fires, ready)
 
         health_e, shield_e, delay_e, mended = ours.strike(fires[allies])
         health_a, shield_a, delay_a, _ = theirs.strike(fires[enemies])

@@ -72,6 +72,9 @@ class Crowding:
     """Already when units would come to overlap in this tick; otherwise only when they touch."""
     standing_yield: bool
     """Do units that stand and overlap move apart? Nobody else pushes who stands."""
+    closest: float
+    """Taking back leaves some overlaps. Two that would come closer than this part of the sum of their radii, and
+    closer than they are, stay where they are in this tick, and so does who would then come too close to them."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ RULES: dict[str, Rules] = {
         jitter=(-1.0, 2.0),
         spares_corpses=True,
         reward="net",
-        crowding=Crowding(sweeps=6, firmness=0.9, foresight=True, standing_yield=True),
+        crowding=Crowding(sweeps=6, firmness=0.9, foresight=True, standing_yield=True, closest=0.9),
         wall_ticks=1.0,
         wall_gap=(True, True),
         closed_map=True,
@@ -141,7 +144,7 @@ RULES: dict[str, Rules] = {
         jitter=(0.0, 0.0),
         spares_corpses=False,
         reward="damage",
-        crowding=Crowding(sweeps=2, firmness=0.6, foresight=False, standing_yield=False),
+        crowding=Crowding(sweeps=2, firmness=0.6, foresight=False, standing_yield=False, closest=0.0),
         wall_ticks=16.0,
         wall_gap=(True, False),
         closed_map=False,
