@@ -4,6 +4,7 @@
     python benchmarks/throughput.py parts              predator-prey at the paper's sizes, and the bit game
     python benchmarks/throughput.py scaling            environments, team size, population size, devices
     python benchmarks/throughput.py algorithms         the five algorithms of self-play, beside the authors' code
+    python benchmarks/throughput.py battles            POAM and IPPO-NAHT on the SMAC maps, with five teams
     python benchmarks/throughput.py memory             peak memory of whole training, in a process of its own
 
 Each number is the best of several repetitions after compilation; one environment step moves the whole team once.
@@ -285,6 +286,18 @@ def algorithms(devices: int) -> None:
             print(f"| {name} | {preset} | {row} |", flush=True)
 
 
+def battles(devices: int) -> None:
+    """The methods for strangers on the SMAC maps, beside five teams."""
+    print(f"\nWhole training on the SMAC maps, 5 teams, {devices} devices\n")
+    print("| map | algorithm | preset | env steps/s: best | median |\n|---|---|---|---:|---:|")
+    for name in ("5v6", "8v9", "10v11", "3s5z"):
+        for algorithm in ("poam", "ippo-naht"):
+            for preset in ("tuned", "paper"):
+                job = Job(run_config(name, algorithm, cast(Preset, preset)), 5, devices)
+                rates = job.rates(repetitions=max(4, 40_000 // job.steps))
+                print(f"| {name} | {algorithm} | {preset} | {max(rates):,.0f} | {np.median(rates):,.0f} |", flush=True)
+
+
 def memory(devices: int) -> None:
     """Peak memory of training a few updates, with compilation and, the second time, from the cache."""
     command = [sys.executable, __file__, "memory-child", "--devices", str(devices)]
@@ -303,13 +316,13 @@ def memory_child(devices: int) -> None:
 
 
 def main() -> None:
-    commands = {"parts": parts, "scaling": scaling, "algorithms": algorithms, "memory": memory}
-    commands |= {"memory-child": memory_child}
+    commands = {"parts": parts, "scaling": scaling, "algorithms": algorithms, "battles": battles}
+    commands |= {"memory": memory, "memory-child": memory_child}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", choices=[*commands, []], default=[], help="default: all but memory-child")
     parser.add_argument("--devices", type=int, default=jax.device_count(), help="default: all")
     chosen = parser.parse_args()
-    for name in chosen.what or ["parts", "scaling", "algorithms", "memory"]:
+    for name in chosen.what or ["parts", "scaling", "algorithms", "battles", "memory"]:
         commands[name](chosen.devices)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import jax
@@ -10,7 +11,19 @@ import numpy as np
 import pytest
 
 import naht.envs.smac.starcraft as starcraft
-from naht import Agent, Arena, Member, NahtError, Population, evaluate_mn, load_agent, load_members, team_sampler
+from naht import (
+    Agent,
+    Arena,
+    Member,
+    NahtError,
+    Population,
+    evaluate_mn,
+    load_agent,
+    load_members,
+    run_config,
+    team_sampler,
+    train,
+)
 from naht.agents.networks import NetworkConfig
 from naht.agents.recurrent import RecurrentPolicy
 from naht.cli import main
@@ -88,6 +101,18 @@ def test_an_agent_of_the_simulator_plays_in_a_mixed_team(game, tmp_path):
         assert row.metrics["dead_allies"] == 5 or row.length == 70 or row.metrics["battle_won"]
     (there,) = game.made
     assert (there.map_name, there.seed(), there.continuing_episode) == ("5m_vs_6m", None, False)
+
+
+def test_an_agent_trained_in_the_simulator_plays_as_it_is(game, tmp_path, capsys):
+    """The real settings and a few updates, then the command."""
+    config = run_config("5v6", "mappo")
+    per_update = config.algorithm.num_envs * config.algorithm.rollout_steps
+    train(replace(config, steps=2 * per_update, test_every=per_update), tmp_path / "run")
+    call = ["evaluate", str(tmp_path / "run"), "--world", "starcraft", "--teammates", "nearest", "weakest"]
+    assert main([*call, "--episodes", "1"]) == 0
+    assert "win rate" in capsys.readouterr().out
+    (there,) = game.made
+    assert there.resets >= 4  # an episode for each N of 1 to 4
 
 
 def test_all_arrives_unchanged_in_order_and_once(game, teams):
