@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from naht.envs.registry import TASKS
 from naht.errors import NahtError
 from naht.report.figures import Curve, learning_curves
 from naht.training.run import is_run, read_config, read_metrics
@@ -46,7 +47,7 @@ def read_tests(folder: Path) -> GreedyTests:
 
 
 def find_tests(folders: Sequence[Path]) -> dict[str, dict[str, list[GreedyTests]]]:
-    """The tests of all runs in these folders and below, by task and method.
+    """The tests of all runs in these folders and below, by task (in the order of `naht list tasks`) and method.
 
     A method is an algorithm; if several folders have runs of one, all names say which.
     """
@@ -64,7 +65,8 @@ def find_tests(folders: Sequence[Path]) -> dict[str, dict[str, list[GreedyTests]
     for (task, algorithm, folder), trials in found.items():
         name = algorithm if one_each else f"{algorithm}, {folder}"
         result.setdefault(task, {})[name] = trials
-    return result
+    order = {task: place for place, task in enumerate(TASKS)}
+    return {task: result[task] for task in sorted(result, key=lambda task: order.get(task, len(order)))}
 
 
 def plot_tests(
