@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 Curve = Sequence[tuple[float, float]]
 """(x, y) points of one trial."""
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Distinguishable with any colour vision (Okabe and Ito)."""
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
+"""Distinguishable with any colour vision (Okabe and Ito; grey for their yellow, which is hard to see on white)."""
 DASHES = ("-", "--", ":", "-.")
 
 
@@ -31,7 +32,8 @@ def learning_curves(
     y_label: str,
     lines: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """A panel per title, a colour per method: the mean over trials and its 95 % Student-t interval as a band.
+    """A panel per title (more than three in two rows), a colour per method: the mean over trials and its 95 % Student-t
+    interval as a band.
 
     Two trials are thin lines instead.
 
@@ -44,8 +46,13 @@ def learning_curves(
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(dict.fromkeys(map(_kind, names)))}
     dashes = {name: DASHES[i % len(DASHES)] for i, name in enumerate(dict.fromkeys(map(_variant, names)))}
     crowded = len(names) > 4
-    figure = new_figure(1.2 + 4.3 * len(panels) + 1.5 * crowded, 3.6)
-    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    rows = 1 if len(panels) <= 3 else 2
+    columns = ceil(len(panels) / rows)
+    figure = new_figure(1.2 + 4.3 * columns + 1.5 * crowded, 0.2 + 3.4 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    axes = grid.ravel()[: len(panels)]
+    for axis in grid.ravel()[len(panels) :]:
+        axis.remove()
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
         for level_name, level in (lines or {}).get(title, {}).items():
             axis.axhline(level, color="0.55", linestyle="--", linewidth=1)
@@ -66,7 +73,8 @@ def learning_curves(
         axis.set_xlabel(x_label)
         axis.grid(color="0.92")
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel(y_label)
+    for first in grid[:, 0]:
+        first.set_ylabel(y_label)
     # The bands of two or three trials can be many times as wide as all that was seen: the axis follows the trials.
     seen = [y for methods in panels.values() for curves in methods.values() for curve in curves for _, y in curve]
     seen += [level for levels in (lines or {}).values() for level in levels.values()]
