@@ -203,7 +203,12 @@ def _smac(batch_steps: int, steps: int, **tuned_ppo: Any) -> dict[str, Settings]
     )
     tuned = Settings(
         replace(
-            _MPE_TUNED, rollout_steps=batch_steps, standardise_rewards="std", bootstrap_time_limit=False, **tuned_ppo
+            _MPE_TUNED,
+            rollout_steps=batch_steps,
+            standardise_rewards="std",
+            bootstrap_time_limit=False,
+            chunk=12,  # a device's share of a minibatch has few rows that count
+            **tuned_ppo,
         ),
         replace(_TUNED_VALUE, rollout_steps=batch_steps, standardise_rewards="std"),
         steps=steps,
