@@ -67,6 +67,39 @@ class Rough:
 
 @setting
 @dataclass(frozen=True)
+class Mortal:
+    """Agent i dies after step 2 (i + 1), the last one never; the team earns 1 in every step, whatever anybody does.
+
+    With t steps to go, the value of every agent, dead or alive, is (1 - gamma^t) / (1 - gamma). The dead see zeros, as
+    in SMAC: only their memory tells them what time it is.
+    """
+
+    num_agents: int = 3
+    horizon: int = 6
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec("mortal", self.num_agents, obs_size=2, state_size=1, num_actions=2, horizon=self.horizon)
+
+    def _view(self, time: Array) -> TimeStep:
+        alive = (time < 2 * (jnp.arange(self.num_agents) + 1)).at[-1].set(True)
+        clock = (time / self.horizon).astype(jnp.float32)
+        obs = jnp.stack([jnp.ones(self.num_agents), jnp.full(self.num_agents, clock)], axis=1) * alive[:, None]
+        avail = jnp.stack([jnp.ones_like(alive), alive], axis=1)
+        return opening(obs, clock[None], avail)._replace(alive=alive)
+
+    def reset(self, key: Array) -> tuple[Array, TimeStep]:
+        del key
+        return jnp.zeros((), jnp.int32), self._view(jnp.zeros((), jnp.int32))
+
+    def step(self, key: Array, time: Array, actions: Array) -> tuple[Array, TimeStep]:
+        del key, actions
+        time = time + 1
+        return time, self._view(time)._replace(reward=jnp.ones(()), terminated=time >= self.horizon)
+
+
+@setting
+@dataclass(frozen=True)
 class Recall:
     """A memory test: a bit is shown at the first step only; every agent earns 1/M for naming it at the last.
 

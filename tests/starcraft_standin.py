@@ -124,7 +124,7 @@ class StarCraft2Env:
         won = bool(seen.metrics["battle_won"])
         info: dict[str, Any] = {"battle_won": won}
         info |= {name: int(seen.metrics[name]) for name in ("dead_allies", "dead_enemies")}
-        self.over = bool(seen.terminated)
+        self.over = bool(seen.terminated | seen.truncated)
         decided = won or not seen.alive.any()
         if self.over and not decided and self.continuing_episode:
             info["episode_limit"] = True

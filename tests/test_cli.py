@@ -1,12 +1,21 @@
 """The command line: what it prints, how it fails, and that it is the API underneath."""
 
+import csv
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from naht import load_agent, make_env
+from naht.agents.zoo import zoo_folder
 from naht.cli import COMMANDS, main
-from naht.storage import read_arrays
+from naht.config import encode
+from naht.envs.base import task_hash
+from naht.envs.prey import _read
+from naht.storage import read_arrays, write_arrays
 
 # The sizes of the runs in test_training.py: equal programs are compiled once for all tests.
 QUICK = [
@@ -93,6 +102,7 @@ def test_lists(capsys):
         "train",
         "resume",
         "evaluate",
+        "compare",
         "watch",
         "list",
         "reproduce",
@@ -147,6 +157,61 @@ def test_seeds_in_one_command(capsys, tmp_path):
     assert code == 0, err
     weights = [read_arrays(tmp_path / f"bit-game/ippo-naht/seed{s}/last.safetensors")[0] for s in (0, 1)]
     assert any((weights[0][k] != weights[1][k]).any() for k in weights[0])
+
+
+def test_compare_two_methods(capsys, tmp_path, monkeypatch):
+    """Several agents of each: over agents. One of each: over paired episodes."""
+    monkeypatch.chdir(tmp_path)
+    for algorithm in ("poam", "ippo-naht"):
+        code, _, err = call(capsys, "train", "bit-game", algorithm, *QUICK, "--seeds", "2", "--workers", "1")
+        assert code == 0, err
+    ours, theirs = "runs/bit-game/poam", "runs/bit-game/ippo-naht"
+    code, out, err = call(capsys, "compare", ours, "--with", theirs, "--teammates", "turns", "--episodes", "8")
+    assert code == 0, err
+    assert "95 % intervals over 2 and 2 agents; teammates: turns" in out
+    assert {p.name for p in Path("comparison").iterdir()} == {"comparison.csv", "episodes.csv", "comparison.png"}
+    with open("comparison/episodes.csv") as f:
+        rows = list(csv.DictReader(f))
+    assert len(rows) == 4 * 2 * 8
+    with open("comparison/comparison.csv") as f:
+        lines = list(csv.DictReader(f))
+    assert [(line["measure"], line["num_controlled"], line["unit"]) for line in lines] == [
+        ("return", n, "trials") for n in ("1", "2", "all")
+    ]
+    means = [np.mean([float(r["return"]) for r in rows if side in r["trial"]]) for side in (ours, theirs)]
+    assert float(lines[-1]["difference"]) == pytest.approx(means[0] - means[1])
+    code, out, _ = call(capsys, "compare", f"{ours}/seed0", "--with", f"{theirs}/seed1", "--episodes", "8")
+    assert "over paired episodes of these very agents; teammates: bernoulli" in out
+    # With itself, an agent does as well, certainly.
+    code, out, _ = call(capsys, "compare", f"{ours}/seed0", "--with", f"{ours}/seed0", "--episodes", "8")
+    assert "0.000 ± 0.000" in out.splitlines()[-3]
+    assert "0.50 (0.50 to 0.50)" in out.splitlines()[-3]
+    code, _, err = call(capsys, "compare", ours)
+    assert code == 2
+    assert "usage: naht compare A [A ...] --with B [B ...]" in err
+    for command in (["compare", ours, "--with"], ["evaluate", ours]):
+        code, _, err = call(capsys, *command, "zoo/mpe-pp/vdn-seed0")
+        assert code == 2
+        assert "were trained on 2 different tasks" in err
+
+
+def test_a_changed_world_is_noticed(capsys, tmp_path, monkeypatch):
+    """Settings name a file; what is in it is part of the task."""
+    monkeypatch.chdir(tmp_path)
+    prey = tmp_path / "prey.safetensors"
+    prey.write_bytes((zoo_folder().parent / "prey.safetensors").read_bytes())
+    env = make_env("mpe-pp", prey=str(prey))
+    agent = load_agent(zoo_folder() / "mpe-pp/vdn-seed0.safetensors")
+    card = agent.card | {"task": encode(env), "task_hash": task_hash(env)}
+    replace(agent, card=card).save("agent.safetensors")
+    arrays, header = read_arrays(prey)
+    write_arrays(prey, {name: array * 0.5 for name, array in arrays.items()}, header)
+    _read.cache_clear()  # as in another process
+    for command in ("evaluate", "watch"):
+        code, _, err = call(capsys, command, "agent.safetensors")
+        assert code == 2
+        assert "was trained in another world" in err
+        assert err.count("\n") == 1
 
 
 def test_reproduce_prints_the_papers_numbers_beside_ours(capsys, tmp_path):

@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 
 import naht
-from naht import Member, NahtError, Population, load_agent, load_members, make_env, team_sampler
+from naht import Member, NahtError, Population, load_agent, load_members, make_env, mean_interval, team_sampler
+from naht.agents.python import python_policy
 from naht.agents.scripted import BOTS, Bernoulli, Turns
 from naht.agents.zoo import agents_in, find_agents
 from naht.cli import main
 from naht.envs.base import task_hash
-from naht.evaluation.crossplay import cross_play, play_meetings, self_play
+from naht.evaluation.crossplay import CrossPlay, cross_play, play_meetings, self_play
 from naht.experiments import populations
 from naht.experiments.populations import PopulationRecipe, build, export, rounding_changes
 from naht.report.curves import GreedyTests, find_tests, plot_tests
@@ -57,7 +58,7 @@ def test_a_population_is_agents_with_cards(built):
     assert card["card"]["seed"] == 1
     assert card["card"]["steps"] in range(400, 2001, 400)  # of its best test
     assert card["card"]["task_hash"] == task_hash(ENV)
-    assert card["card"]["self_play"].keys() == {"return", "half_width_95", "episodes"}
+    assert card["card"]["measured"].keys() == {"return", "half_width_95", "episodes"}
     assert card["card"]["naht"] == naht.__version__
     assert card["policy"]["type"] == "ValuePolicy"
 
@@ -190,7 +191,7 @@ def test_verify_finds_what_is_wrong(built, tmp_path, trouble, capsys):
         "task": "its card's task has",
     }[trouble]
     if trouble == "claim":
-        agent = replace(agent, card=agent.card | {"self_play": agent.card["self_play"] | {"return": 999.0}})
+        agent = replace(agent, card=agent.card | {"measured": agent.card["measured"] | {"return": 999.0}})
     if trouble == "world":
         agent = replace(agent, card=agent.card | {"task_hash": "0" * 16})
     if trouble == "shape":
@@ -270,21 +271,31 @@ def test_cross_play_pairs_every_seed_and_averages_the_others():
     result = cross_play(env, Population(members), ["a", "a", "b", "b", "b"], episodes=4)
     assert result.groups == ("a", "b")
     assert {cell: len(scores) for cell, scores in result.scores.items()} == {
-        ("a", "a"): 2, ("a", "b"): 3, ("b", "a"): 3, ("b", "b"): 3,
+        ("a", "a"): 2, ("a", "b"): 2, ("b", "a"): 3, ("b", "b"): 3,
     }  # fmt: skip
     with pytest.raises(NahtError, match="at least two groups, got 1: a"):
         cross_play(env, Population(members[:2]), ["a", "a"], episodes=4)
     # a0 never, a1 always, b0 never, b1 always, b2 never; pairs a0-b0, a1-b1, a0-b2: nobody ever is the only one.
-    assert result.scores["a", "b"] == (0.0, 0.0, 0.0)
+    assert result.scores["a", "b"] == (0.0, 0.0)
     assert result.row("a").mean == 0.0
-    assert result.advantages == (0.0,) * 5
+    assert result.advantage().mean == 0.0
     everyone = cross_play(env, Population(members), ["a", "a", "b", "b", "b"], episodes=4, all_pairs=True)
     # a0 with b1: one of three is 'always' when two seats are ours, (0 + 3) / 2; a1 with b0 or b2 likewise.
-    assert everyone.scores["a", "b"] == (0.0, 1.5, 0.0, 1.5, 0.0, 1.5)
-    assert everyone.row("a").mean == pytest.approx(0.75)
+    assert everyone.scores["a", "b"] == pytest.approx((0.5, 1.0))  # a team is the unit: six pairs of two teams
+    assert everyone.row("a") == mean_interval([0.5, 1.0])
     # With itself nobody ever wins; a0 meets b0, b1, b2; a1 likewise; b0, b1 and b2 meet a0 and a1.
-    assert everyone.advantages == pytest.approx((-0.5, -1.0, -0.75, -0.75, -0.75))
-    assert everyone.advantage().mean == pytest.approx(-0.75)
+    assert everyone.advantage() == mean_interval([-0.5, -1.0, -0.75, -0.75, -0.75])
+
+
+def test_a_row_of_cross_play_counts_teams_not_pairs():
+    """Two teams that meet two other groups: each one's mean over the groups is one trial."""
+    result = CrossPlay(("a", "b", "c"), {
+        ("a", "a"): (9.0, 7.0), ("a", "b"): (1.0, 5.0), ("a", "c"): (3.0, 1.0),
+        ("b", "a"): (0.0, 0.0), ("b", "b"): (0.0, 0.0), ("b", "c"): (0.0, 0.0),
+        ("c", "a"): (0.0, 0.0), ("c", "b"): (0.0, 0.0), ("c", "c"): (0.0, 0.0),
+    })  # fmt: skip
+    assert result.row("a") == mean_interval([2.0, 3.0])
+    assert result.advantage() == mean_interval([7.0, 4.0, 0, 0, 0, 0])
 
 
 def test_self_play_tells_matched_from_mismatched_seeds():
@@ -317,6 +328,22 @@ def test_any_python_function_can_be_a_teammate(registered, tmp_path):
     assert [row.episode_return for row in rows] == [75.0] * 40
     with pytest.raises(NahtError, match="there is a teammate 'counting' for bit-game already"):
         naht.register_teammate("counting", follow, task="bit-game")
+
+
+def test_functions_are_called_for_their_own_seats_only():
+    """In a mixed team, with memories that move: 20 steps of 10 episodes, one seat each."""
+    calls = []
+
+    def counts(s: naht.Situation):
+        calls.append(s.memory[0])
+        return 0, s.memory + 1
+
+    env = make_env("bit-game", horizon=20)
+    mine = Member("mine", python_policy("mine", counts, env.spec, 1))
+    calls.clear()
+    others = Population([Member("bot", Bernoulli(0.5))])
+    naht.evaluate_sampler(env, team_sampler(3, 1, 1), Population([mine]), others, episodes=10)
+    assert sorted(calls) == sorted(10 * list(range(20)))
 
 
 BOT_FILE = """

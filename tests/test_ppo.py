@@ -127,13 +127,17 @@ def test_uncontrolled_data_train_the_critic_only_if_asked(ucd):
     learner, state, tr = collect(replace(CONFIG, uncontrolled_data=ucd))
     _, batch, _ = prepare(learner, state, tr)
     clean = gradients(learner, state, batch)["critic"]
-    uncontrolled = (batch.agents.actor_weight == 0) & (batch.agents.critic_weight > 0)
-    assert uncontrolled.any() == ucd
-    useless = batch.agents.critic_weight == 0
-    assert useless.any()
-    assert equal(clean, gradients(learner, state, poisoned(batch, useless, "target", "value"))["critic"])
-    if ucd:
-        assert not equal(clean, gradients(learner, state, poisoned(batch, uncontrolled, "target"))["critic"])
+    controlled, alive = (
+        jnp.moveaxis(leaf, 2, 1).reshape(batch.agents.first.shape) for leaf in (batch.teams.controlled, batch.teams.alive)
+    )
+    np.testing.assert_array_equal(batch.agents.critic_weight > 0, controlled | ucd)
+    dirty = gradients(learner, state, poisoned(batch, ~controlled, "target", "value"))["critic"]
+    assert equal(clean, dirty) == (not ucd)
+    # The team's reward goes on after a death: the dead train the critic, but not the actor.
+    dead = controlled & ~alive
+    assert dead.any()
+    assert (batch.agents.actor_weight[dead] == 0).all()
+    assert not equal(clean, gradients(learner, state, poisoned(batch, dead, "target"))["critic"])
 
 
 def test_poisoned_strangers_change_nothing_in_a_controlled_only_update():

@@ -15,6 +15,7 @@ from naht.agents.saved import Agent
 from naht.agents.scripted import Bernoulli, Turns, UniformRandom
 from naht.cli import main
 from naht.config import encode
+from naht.envs.base import task_hash
 from naht.envs.bit_game import BitGame
 from naht.envs.predator_prey import PREDATOR_RADIUS, PredatorPrey, PredatorPreyState
 from naht.envs.prey import Prey
@@ -454,7 +455,7 @@ def saved(tmp_path_factory):
     """Two agents on disk: of the bit game, and of one with four players."""
     folder = tmp_path_factory.mktemp("agents")
     for name, env in (("ours", BitGame(horizon=6)), ("four", BitGame(4))):
-        card = {"task": encode(env), "config": {"teams": {"teammates": ["bernoulli"]}}}
+        card = {"task": encode(env), "task_hash": task_hash(env), "config": {"teams": {"teammates": ["bernoulli"]}}}
         Agent(name, Turns(env.num_agents), (), env.spec, card).save(folder / f"{name}.safetensors")
     agent = naht.load_agent(folder / "ours.safetensors")
     for name, file in (("ours", "same-name"), ("stranger", "other-name")):
@@ -483,6 +484,8 @@ def test_watch_from_the_command_line(saved, capsys, monkeypatch):
     assert Path("strip.png").exists()
     assert main(["watch", agents[0], "--teammates", "other-name.safetensors", "--out", "named.png"]) == 0
     assert "stranger" in capsys.readouterr().out
+    assert main(["watch", agents[0], "--num-controlled", "0", "--out", "nobody.png"]) == 0
+    assert "*ours" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

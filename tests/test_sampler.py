@@ -91,14 +91,26 @@ def test_mixing_with_replacement_draws_seats_independently():
     assert_frequencies(pairs[:, 0] * 3 + pairs[:, 1], np.outer(p, p).ravel())
 
 
-def test_mixing_without_replacement_is_sequential_drawing():
+def test_mixing_without_replacement_is_sequential_drawing_for_random_seats():
     p = np.array([0.5, 0.3, 0.2])
     sampler = team_sampler(3, 3, 1, mix=True, replace=False, probabilities=tuple(p))
     controlled, member = draw(sampler)
     pairs = member[~controlled].reshape(-1, 2)
     orders = list(permutations(range(3), 2))
-    expected = [p[a] * p[b] / (1 - p[a]) for a, b in orders]
+    drawn = {(a, b): p[a] * p[b] / (1 - p[a]) for a, b in orders}
+    expected = [(drawn[a, b] + drawn[b, a]) / 2 for a, b in orders]  # who is drawn first sits anywhere
     assert_frequencies(np.array([orders.index(tuple(row)) for row in pairs]), expected)
+
+
+@pytest.mark.parametrize("slots", ["random", "first", "last"])
+def test_seats_are_random_whatever_the_draw(slots):
+    """A member that is nearly always drawn, and then first, sits in every seat of the strangers equally often."""
+    sampler = team_sampler(4, 4, 1, mix=True, replace=False, probabilities=(0.91, 0.03, 0.03, 0.03), slots=slots)
+    controlled, member = draw(sampler)
+    favourite = ~controlled & (member == 0)
+    seats = np.nonzero(favourite)[1]
+    free = {"random": [0.25] * 4, "first": [0, 1 / 3, 1 / 3, 1 / 3], "last": [1 / 3, 1 / 3, 1 / 3, 0]}[slots]
+    assert_frequencies(seats, free)
 
 
 def test_several_controlled_members():

@@ -15,9 +15,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from naht import NahtError, load_agent, read_metrics, resume, run_config, train
+from naht import (
+    Member,
+    NahtError,
+    Population,
+    evaluate_sampler,
+    load_agent,
+    load_members,
+    make_env,
+    read_metrics,
+    resume,
+    run_config,
+    team_sampler,
+    train,
+)
 from naht.agents.networks import NetworkConfig
 from naht.agents.teammate_model import ModelConfig
+from naht.cli import main
+from naht.commands.training import print_finished
 from naht.errors import Interrupted
 from naht.storage import read_arrays, tree_like
 from naht.training import run as run_module
@@ -73,6 +88,94 @@ def test_a_run_leaves_what_the_docs_say(uninterrupted):
     assert best.card["test_return"] == max(tests)
     assert last.card["test_return"] == tests[-1]
     assert last.card["seed"] == 0
+
+
+def test_agents_are_measured_in_fresh_episodes_when_a_run_ends(uninterrupted, capsys):
+    """What everybody prints is that number, not the test that chose the agent."""
+    best, last = load_agent(uninterrupted), load_agent(uninterrupted / "last.safetensors")
+    for agent in (best, last):
+        assert agent.card["measured"]["episodes"] == 1024
+        assert 0 < agent.card["measured"]["half_width_95"] < 1.5
+        env, (theirs,) = make_env("bit-game"), load_members(["bernoulli"], make_env("bit-game").spec)
+        sampler = team_sampler(3, 1)
+        ours = Population([Member("ours", agent.policy, agent.params)])
+        again = evaluate_sampler(env, sampler, ours, Population([theirs]), episodes=2048, seed=5)
+        assert agent.card["measured"]["return"] == pytest.approx(np.mean([r.episode_return for r in again]), abs=1.5)
+    assert best.card["measured"]["return"] != best.card["test_return"]
+    print_finished([uninterrupted])
+    assert main(["list", "agents", "--out", str(uninterrupted)]) == 0
+    assert main(["curves", str(uninterrupted), "--out", str(uninterrupted / "curves")]) == 0
+    said = capsys.readouterr().out
+    assert said.count(f"{best.card['measured']['return']:.2f} ± ") == 2
+    assert f"{best.card['measured']['return']:.1f}" in said.splitlines()[-2]
+    assert f"{best.card['test_return']:.2f}" not in said
+
+
+def test_a_run_keeps_agents_on_its_way(uninterrupted, tmp_path):
+    config = replace(small(), keep=4)
+    train(config, tmp_path / "run")
+    steps = [100, 200, 300, 400]
+    kept = [load_agent(tmp_path / f"run/kept/step{step}.safetensors") for step in steps]
+    assert [agent.card["steps"] for agent in kept] == steps
+    assert [agent.name for agent in kept] == [f"poam-seed0-step{step}" for step in steps]
+    last = load_agent(tmp_path / "run/last.safetensors")
+    for a, b in zip(jax.tree.leaves(kept[-1].params), jax.tree.leaves(last.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+    names = [m.name for m in load_members([str(tmp_path / "run/kept")], make_env("bit-game").spec)]
+    assert names == [agent.name for agent in kept]  # a folder of agents like any other
+    # Keeping changes nothing else.
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == (uninterrupted / "metrics.jsonl").read_bytes()
+    with pytest.raises(NahtError, match="keep is -1"):
+        replace(config, keep=-1)
+
+
+def test_an_agent_says_what_it_believes_of_its_teammates(uninterrupted, tmp_path):
+    """Its file has the decoders: what they predict is what the learner's do, in the middle of an episode."""
+    agent = load_agent(uninterrupted / "last.safetensors")
+    trainer, _ = make_trainer(small())
+    newest = sorted((uninterrupted / "checkpoints").glob("*/state.safetensors"))[-1]
+    template = trainer.init(jax.random.key(0))
+    params = tree_like(template, read_arrays(newest)[0], "").learner.params
+    obs = jax.random.normal(jax.random.key(1), (3, 4, 6))  # three steps of four seats
+    slot = jnp.array([0, 1, 2, 1])
+    memory, actions = None, [jnp.full(4, -1)]
+    for t in range(3):
+        seen, chance = agent.believe(obs[t], memory=memory, slot=slot)
+        action, memory = agent.act(obs[t], memory=memory, slot=slot)
+        actions.append(action)
+    assert seen.shape == (4, 2, 6)
+    np.testing.assert_allclose(chance.sum(-1), 1.0, rtol=1e-5)
+    x = agent.policy.inputs(obs, jnp.stack(actions[:3]), jnp.broadcast_to(slot, (3, 4)))
+    embedding, _ = agent.policy.embed(params.policy, x, jnp.zeros((4, 8)), jnp.zeros((3, 4), bool))
+    wanted, logits = trainer.learner.decoders.apply(params.decoders, embedding[-1], slot)
+    np.testing.assert_allclose(seen, wanted, atol=1e-5)
+    np.testing.assert_allclose(chance, jax.nn.softmax(logits), atol=1e-5)
+    again = load_agent(agent.save(tmp_path / "half.safetensors", float16=True))
+    np.testing.assert_allclose(again.believe(obs[0])[0], agent.believe(obs[0])[0], atol=0.02)
+    bare = replace(agent, decoders={})
+    assert bare.act(obs[0], slot=slot)[0].tolist() == actions[1].tolist()  # acting needs none of them
+    with pytest.raises(NahtError, match="does not keep its decoders"):
+        bare.believe(obs[0])
+
+
+def test_editing_a_teammates_file_is_noticed(tmp_path):
+    bots = tmp_path / "bots.py"
+    bots.write_text("def one(s):\n    return 1\n\ndef zero(s):\n    return 0\n")
+    config = small()
+    config = replace(config, teams=replace(config.teams, teammates=(f"{bots}:one", f"{bots}:zero", "static")))
+
+    def stop(event):
+        if event.step == 100 and event.message is None:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", report=stop)
+    before = bots.read_text()
+    bots.write_text(before.replace("return 1", "return 0"))
+    with pytest.raises(NahtError, match=r"are not those it began with: .*bots.py:one, .*bots.py:zero$"):
+        resume(tmp_path / "run")
+    bots.write_text(before)
+    resume(tmp_path / "run")
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(uninterrupted, tmp_path):

@@ -111,14 +111,13 @@ def test_the_loss_is_the_textbooks(mixing, bootstrap, double_q, lam):
                 before = np.zeros_like(h[name]) if tr.first[t, b] else h[name]
                 q[name], h[name] = values(params.network, tr.obs[t, b], tr.last_action[t, b], before)
                 after[name], _ = values(params.network, tr.next_obs[t, b], tr.action[t, b], h[name])
-            learns = tr.team.controlled[t, b] & tr.alive[t, b]
+            learns = tr.team.controlled[t, b]  # dead or alive
             chosen = q["online"][slots, tr.action[t, b]]
             chooser = after["online" if double_q else "target"]
             following = after["target"][slots, np.where(tr.next_avail[t, b], chooser, -np.inf).argmax(-1)]
             if mixing != "none":
-                learns_next = tr.team.controlled[t, b] & tr.next_alive[t, b]
                 chosen = mix(state.params.mixer, chosen, learns, tr.global_state[t, b])
-                following = mix(other.mixer, following, learns_next, tr.next_global_state[t, b])
+                following = mix(other.mixer, following, learns, tr.next_global_state[t, b])
                 learns = learns.any()
             steps.append((chosen, following, learns))
         goal = None  # of the step after, while it belongs to the same episode and is known
@@ -169,7 +168,7 @@ def test_the_replay_keeps_the_newest_sequences():
     newest = learner.sequences(tr)
     for kept, new in zip(experience, newest, strict=True):
         np.testing.assert_array_equal(kept[:8], new)  # the fourth batch lies where the first was
-    assert bool(experience.learns.any((1, 2)).all())
+    assert bool(experience.controlled.any((1, 2)).all())
 
 
 def test_draws_are_of_what_is_there_each_once():

@@ -28,7 +28,7 @@ def test_five_algorithms_with_five_seeds(zoo):
     for agent in zoo:
         assert agent.spec == ENV.spec
         assert agent.card["task_hash"] == task_hash(ENV)
-        assert agent.card["self_play"]["episodes"] == 1024
+        assert agent.card["measured"]["episodes"] == 1024
         assert agent.card.get("float16", {"actions_changed": 0})["actions_changed"] <= 1e-3
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from naht.envs.base import Environment, EnvSpec, TimeStep
     from naht.envs.conformance import check_environment
     from naht.envs.registry import make_env
+    from naht.evaluation.comparison import Difference, compare, compare_rows
     from naht.evaluation.play import EpisodeRow, evaluate_mn, evaluate_sampler
     from naht.evaluation.statistics import bootstrap_iqm, mean_interval
     from naht.report.replay import Replay, draw_frame, record, save_replay
@@ -37,6 +38,7 @@ _HOMES = {
     "naht.envs.base": ("EnvSpec", "Environment", "TimeStep"),
     "naht.envs.conformance": ("check_environment",),
     "naht.envs.registry": ("make_env",),
+    "naht.evaluation.comparison": ("Difference", "compare", "compare_rows"),
     "naht.evaluation.play": ("EpisodeRow", "evaluate_mn", "evaluate_sampler"),
     "naht.evaluation.statistics": ("bootstrap_iqm", "mean_interval"),
     "naht.report.replay": ("Replay", "draw_frame", "record", "save_replay"),
@@ -50,6 +52,7 @@ _HOMES = {
 __all__ = [
     "Agent",
     "Arena",
+    "Difference",
     "EnvSpec",
     "Environment",
     "EpisodeRow",
@@ -69,6 +72,8 @@ __all__ = [
     "__version__",
     "bootstrap_iqm",
     "check_environment",
+    "compare",
+    "compare_rows",
     "configure",
     "draw_frame",
     "evaluate_mn",

@@ -47,7 +47,6 @@ class Trajectory(NamedTuple):
     truncated: Array  # [T, B] bool
     next_obs: Array  # [T, B, M, O], after the step and before any restart
     next_avail: Array  # [T, B, M, A] bool, likewise
-    next_alive: Array  # [T, B, M] bool
     next_global_state: Array  # [T, B, S]
     episode_return: Array  # [T, B], up to and with this step: the episode's return where it ends
     episode_length: Array  # [T, B] int32
@@ -170,7 +169,6 @@ class Arena:
             truncated=after.truncated,
             next_obs=after.obs,
             next_avail=after.avail,
-            next_alive=after.alive,
             next_global_state=after.global_state,
             episode_return=now.episode_return,
             episode_length=now.episode_length,

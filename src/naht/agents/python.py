@@ -11,9 +11,11 @@ From the command line, a function in a file is a teammate without registration: 
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import runpy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import index
 from pathlib import Path
@@ -66,6 +68,8 @@ class PythonPolicy:
     function: Function
     spec: EnvSpec
     memory_size: int = 0
+    fingerprint: str = field(default="", compare=False)
+    """A hash of the code, so that a run does not go on with another one unnoticed."""
 
     def init(self, key: Array) -> tuple[()]:
         del key
@@ -88,7 +92,7 @@ class PythonPolicy:
         obs, avail, last_action, slot, before, chance = map(np.asarray, (*percept, memory, seed))
         action, after, start = np.zeros(slot.shape, np.int32), np.array(before), chance.tolist()
         for at in np.ndindex(slot.shape):
-            if avail[at].any():  # rows that fill up a block are nobody's
+            if avail[at].any():  # nothing is allowed in seats of others
                 own = (*start, *at)
                 situation = Situation(obs[at], avail[at], int(last_action[at]), int(slot[at]), before[at], own)
                 action[at], after[at] = self.call(situation)
@@ -113,14 +117,28 @@ class PythonPolicy:
         return number, memory
 
 
-def python_policy(name: str, function: Function, spec: EnvSpec, memory: int = 0) -> PythonPolicy:
-    """The policy of a function, after one call as a trial: what can't work fails before any work."""
+def python_policy(
+    name: str, function: Function, spec: EnvSpec, memory: int = 0, source: bytes | None = None
+) -> PythonPolicy:
+    """The policy of a function, after one call as a trial: what can't work fails before any work.
+
+    `source` is the code that its fingerprint is of; by default the function's own.
+    """
     require(callable(function), f"teammate '{name}' is {function!r}: it must be a function of a naht.Situation")
-    policy = PythonPolicy(name, function, spec, memory)
+    code = hashlib.sha256(source or _source(function)).hexdigest()
+    policy = PythonPolicy(name, function, spec, memory, code)
     nothing = np.zeros(spec.obs_size, np.float32)
     every = np.ones(spec.num_actions, bool)
     policy.call(Situation(nothing, every, -1, 0, np.zeros(memory, np.float32), (0,)))
     return policy
+
+
+def _source(function: Function) -> bytes:
+    """A function's code as text; what has none (built-in, or typed at a prompt) goes by its name."""
+    try:
+        return inspect.getsource(function).encode()
+    except (OSError, TypeError):
+        return getattr(function, "__qualname__", type(function).__qualname__).encode()
 
 
 def policy_in_file(text: str, spec: EnvSpec) -> Policy | None:
@@ -135,4 +153,5 @@ def policy_in_file(text: str, spec: EnvSpec) -> Policy | None:
     there = runpy.run_path(file)
     if function not in there:
         raise NahtError(f"teammate '{text}': {file} has no function {function}")
-    return python_policy(text, there[function], spec, getattr(there[function], "memory", 0))
+    memory = getattr(there[function], "memory", 0)
+    return python_policy(text, there[function], spec, memory, Path(file).read_bytes())

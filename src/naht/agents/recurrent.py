@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from naht.agents.networks import NetworkConfig, RecurrentNetwork, agent_inputs, init_params
 from naht.agents.policy import Percept, choose, masked_log_probs
-from naht.agents.teammate_model import Encoder, ModelConfig
+from naht.agents.teammate_model import Encoder, ModelConfig, TeammateDecoders
 from naht.config import setting
 from naht.envs.base import Array, EnvSpec, PyTree
+from naht.errors import require
 
 
 class RecurrentMemory(NamedTuple):
@@ -72,16 +73,34 @@ class RecurrentPolicy:
             return jnp.zeros((*x.shape[:2], 0)), jnp.zeros((*x.shape[:2], 0))
         return self.encoder.apply(params.encoder, x, h0, first)
 
+    def _embed_now(
+        self, params: RecurrentParams, memory: RecurrentMemory, percept: Percept
+    ) -> tuple[Array, Array, Array, Array]:
+        """One step of a batch of R seats: (inputs [1, R, I], first [1, R], embeddings [1, R, E], hidden states)."""
+        rows = percept.slot.size
+        x = self.inputs(percept.obs, percept.last_action, percept.slot).reshape(1, rows, -1)
+        first = jnp.zeros((1, rows), bool)
+        return x, first, *self.embed(params, x, memory.encoder.reshape(rows, -1), first)
+
+    def believe(
+        self, params: RecurrentParams, decoders: PyTree, memory: RecurrentMemory, percept: Percept
+    ) -> tuple[Array, Array]:
+        """What the teammate model thinks that the others see and do: observations [..., M-1, O], action probabilities
+        [..., M-1, A], of the teammates in the order of their seats. `decoders` are the parameters of its decoders."""
+        require(self.model is not None, "this policy has no teammate model")
+        assert self.model is not None
+        *_, embedding, _ = self._embed_now(params, memory, percept)
+        embedding = embedding.reshape(*percept.slot.shape, -1)
+        obs, logits = TeammateDecoders(self.model, self.spec).apply(decoders, embedding, percept.slot)
+        return obs, jax.nn.softmax(logits)
+
     def act(
         self, params: RecurrentParams, memory: RecurrentMemory, percept: Percept, key: Array, greedy: bool
     ) -> tuple[Array, RecurrentMemory, Array]:
         batch, num_rows = percept.slot.shape, percept.slot.size
-        x = self.inputs(percept.obs, percept.last_action, percept.slot)
-        x = x.reshape(1, num_rows, x.shape[-1])
-        rows = jax.tree.map(lambda h: h.reshape(num_rows, h.shape[-1]), memory)
-        first = jnp.zeros(x.shape[:2], bool)
-        embedding, h_encoder = self.embed(params, x, rows.encoder, first)
-        logits, h_actor = self.actor.apply(params.actor, jnp.concatenate([x, embedding], -1), rows.actor, first)
+        x, first, embedding, h_encoder = self._embed_now(params, memory, percept)
+        h_actor = memory.actor.reshape(num_rows, -1)
+        logits, h_actor = self.actor.apply(params.actor, jnp.concatenate([x, embedding], -1), h_actor, first)
         action, log_prob = choose(masked_log_probs(logits.reshape(*batch, -1), percept.avail), key, greedy)
         new = RecurrentMemory(h_actor, h_encoder)
         return action, jax.tree.map(lambda h: h.reshape(*batch, h.shape[-1]), new), log_prob

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
-import naht.agents.recurrent
-import naht.agents.value  # noqa: F401 (files name the classes that are registered there)
+import naht.agents.value
+import naht.envs.registry  # noqa: F401 (files name the classes that are registered there)
 from naht.agents.policy import NO_ACTION, Percept, Policy
+from naht.agents.recurrent import RecurrentPolicy
 from naht.config import decode, encode
-from naht.envs.base import Array, EnvSpec, PyTree
+from naht.envs.base import Array, Environment, EnvSpec, PyTree, task_hash
 from naht.errors import NahtError, require
 from naht.storage import named_arrays, read_arrays, tree_like, write_arrays, write_file
 from naht.version import __version__
 
 SUFFIX = ".safetensors"
+DECODERS = "decoders"
+"""The arrays of a file that belong to the teammate model's decoders begin with this."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class Agent:
     """The task's sizes, as trained."""
     card: dict[str, Any]
     """Facts about the training: algorithm, seed, steps, returns."""
+    decoders: PyTree = field(default_factory=dict)
+    """Parameters of the teammate model's decoders, which `believe` needs and `act` doesn't; empty without a model."""
 
     def act(
         self,
@@ -49,6 +56,23 @@ class Agent:
         Pass the returned memory back at the next step, and None when an episode starts. `slot` [...] is the seat in the
         team, `avail` [..., A] the allowed actions (default: all). Without a `key` the agent takes its best action.
         """
+        inner, percept = self._perceive(obs, memory, slot, avail)
+        greedy = key is None
+        action, inner, _ = self.policy.act(
+            self.params, inner, percept, jax.random.key(0) if key is None else key, greedy
+        )
+        return action, (inner, action)
+
+    def believe(self, obs: Array, *, memory: PyTree = None, slot: int | Array = 0) -> tuple[Array, Array]:
+        """What the agent thinks of its teammates, from what `act` gets in the same situation (same obs and memory):
+        their observations [..., M-1, O] and the probabilities of their actions [..., M-1, A], in the order of seats."""
+        require(bool(self.decoders), f"{self.name} has no teammate model, or its file does not keep its decoders")
+        assert isinstance(self.policy, RecurrentPolicy)
+        inner, percept = self._perceive(obs, memory, slot, None)
+        return self.policy.believe(self.params, self.decoders, inner, percept)
+
+    def _perceive(self, obs: Array, memory: PyTree, slot: int | Array, avail: Array | None) -> tuple[PyTree, Percept]:
+        """The policy's own memory and what it sees."""
         obs = jnp.asarray(obs, jnp.float32)
         require(
             obs.shape[-1] == self.spec.obs_size,
@@ -61,12 +85,7 @@ class Agent:
             avail = jnp.ones((*batch, self.spec.num_actions), bool)
         inner, last_action = memory
         seat = jnp.broadcast_to(jnp.asarray(slot, jnp.int32), batch)
-        percept = Percept(obs, jnp.asarray(avail), last_action, seat)
-        greedy = key is None
-        action, inner, _ = self.policy.act(
-            self.params, inner, percept, jax.random.key(0) if key is None else key, greedy
-        )
-        return action, (inner, action)
+        return inner, Percept(obs, jnp.asarray(avail), last_action, seat)
 
     def save(self, path: str | Path, *, float16: bool = False) -> Path:
         """Write `path` (ending in .safetensors) and, beside it, the card as readable JSON.
@@ -82,7 +101,7 @@ class Agent:
             "spec": encode(self.spec),
             "card": self.card | {"naht": __version__},
         }
-        arrays = named_arrays(self.params)
+        arrays = named_arrays(self.params) | named_arrays({DECODERS: self.decoders})
         if float16:
             arrays = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in arrays.items()}
         header = write_arrays(path, arrays, header)
@@ -100,5 +119,25 @@ def load_agent(path: str | Path) -> Agent:
         raise NahtError(f"{path} holds a {header.get('kind')}, not an agent")
     policy = decode(header["policy"])
     template = policy.init(jax.random.key(0))
+    stored = {tuple(name.split("/")[1:]): arrays.pop(name) for name in list(arrays) if name.startswith(f"{DECODERS}/")}
     params = tree_like(template, arrays, str(path))
-    return Agent(header["name"], policy, params, decode(header["spec"]), header["card"])
+    # As they were stored: a network for them is built only when somebody asks what the agent believes.
+    decoders = unflatten_dict({name: np.asarray(a, np.float32) for name, a in stored.items()})
+    return Agent(header["name"], policy, params, decode(header["spec"]), header["card"], decoders)
+
+
+def task_of(agents: Sequence[Agent]) -> Environment:
+    """The task that these agents were trained on. An error if they differ in it, or if the world has changed since."""
+    tasks: list[Environment] = []
+    for agent in agents:
+        require("task" in agent.card, f"{agent.name} has no task on its card")
+        env = decode(agent.card["task"])
+        require(
+            agent.card.get("task_hash") in (None, task_hash(env)),
+            f"{agent.name} was trained in another world: settings are the same, but a file that the task reads has "
+            "changed",
+        )
+        tasks.append(env)
+    different = len({task_hash(env) for env in tasks})
+    require(different == 1, f"these agents were trained on {different} different tasks, they can't meet")
+    return tasks[0]

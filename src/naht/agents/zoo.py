@@ -36,9 +36,10 @@ def _natural(name: str) -> list[tuple[str, int]]:
 def find_agents(text: str, task: str | None = None) -> list[Path] | None:
     """The files that a user means; None if it is neither a path nor of the zoo.
 
-    A file, a run's folder (its best agent), a population's folder (all of its agents); of the zoo 'zoo/mpe-pp'
-    (everybody shipped for that task), 'zoo/mpe-pp/vdn' (those of one algorithm), 'zoo/mpe-pp/seed3' (one team of every
-    algorithm) or 'zoo/mpe-pp/vdn-seed3'. Where the task is known it may be left out: 'zoo', 'zoo/vdn', 'zoo/vdn-seed3'.
+    A file, a run's folder (its best agent), a folder of runs (theirs), a population's folder (all its agents); of the
+    zoo 'zoo/mpe-pp' (everybody shipped for that task), 'zoo/mpe-pp/vdn' (those of one algorithm), 'zoo/mpe-pp/seed3'
+    (one team of every algorithm) or 'zoo/mpe-pp/vdn-seed3'. Where the task is known it may be left out: 'zoo',
+    'zoo/vdn', 'zoo/vdn-seed3'.
     A folder of the user's that is called zoo is './zoo'.
     """
     first, *rest = text.split("/")
@@ -47,7 +48,10 @@ def find_agents(text: str, task: str | None = None) -> list[Path] | None:
         if path.is_file():
             return [path]
         best = path / f"best{SUFFIX}"
-        return [best] if best.is_file() else list(agents_in(path).values()) or None
+        if best.is_file():
+            return [best]
+        runs = sorted(path.glob(f"*/best{SUFFIX}"), key=lambda p: _natural(p.parent.name))
+        return list(agents_in(path).values()) or runs or None
     if rest and (rest[0] in zoo_tasks() or task is None):
         task, *rest = rest
     there = agents_in(zoo_folder() / task) if task else {}

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import tyro
 
+from naht.agents.saved import Agent
 from naht.agents.zoo import ZOO, find_agents
 from naht.errors import NahtError
 
@@ -74,6 +75,12 @@ def take_flag(args: Sequence[str], flag: str, default: str) -> tuple[str, list[s
         else:
             rest.append(item)
     return value, rest
+
+
+def said_return(agent: Agent) -> str:
+    """An agent's return in fresh episodes, which is on its card when its run has ended."""
+    measured = agent.card.get("measured")
+    return f"{measured['return']:.2f} ± {measured['half_width_95']:.2f}" if measured else "not measured yet"
 
 
 def agent_files(texts: Sequence[str]) -> list[Path]:

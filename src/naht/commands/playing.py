@@ -12,17 +12,16 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from naht.agents.saved import load_agent
+from naht.agents.saved import load_agent, task_of
 from naht.commands.parsing import agent_files, parse
-from naht.config import decode
 from naht.envs.base import Environment
 from naht.envs.smac.starcraft import in_starcraft
 from naht.errors import NahtError, require
 from naht.evaluation.crossplay import cross_play, self_play
 from naht.evaluation.play import evaluate_mn
 from naht.evaluation.statistics import mean_interval
-from naht.evaluation.tables import summarise, write_intervals, write_rows
-from naht.report.curves import WON, find_tests, plot_tests
+from naht.evaluation.tables import WON, summarise, win, write_intervals, write_rows
+from naht.report.curves import find_tests, plot_tests
 from naht.report.figures import grouped_bars, heat_table
 from naht.report.replay import check_output, record, save_replay
 from naht.teams.population import Member, Population, load_members, saved_member, told_apart
@@ -59,10 +58,12 @@ def evaluate(args: Sequence[str]) -> None:
     if not chosen.agents:
         raise NahtError(f"AGENT missing: usage: naht evaluate AGENT [AGENT ...], or {' or '.join(MEETINGS)} POPULATION")
     rows = []
-    for path, agent in [(path, load_agent(path)) for path in agent_files(chosen.agents)]:
-        env = decode(agent.card["task"])
-        if chosen.world == "starcraft":
-            env = in_starcraft(env, chosen.seed)
+    files = agent_files(chosen.agents)
+    agents = [load_agent(path) for path in files]
+    env = task_of(agents)
+    if chosen.world == "starcraft":
+        env = in_starcraft(env, chosen.seed)
+    for path, agent in zip(files, agents, strict=True):
         names = chosen.teammates or tuple(agent.card["config"]["teams"]["teammates"])
         rows += evaluate_mn(
             env,
@@ -75,7 +76,7 @@ def evaluate(args: Sequence[str]) -> None:
         )
     unit = "agents" if len({row.trial for row in rows}) > 1 else "episodes of the one agent"
     table = Table("N", "mean return", f"95 % CI over {unit}", "episodes", box=None, header_style="bold")
-    wins = summarise(rows, lambda row: row.metrics[WON]) if all(WON in row.metrics for row in rows) else []
+    wins = summarise(rows, win) if all(WON in row.metrics for row in rows) else []
     if wins:
         table.add_column("win rate")
     for i, (label, x, count) in enumerate(summarise(rows)):
@@ -116,10 +117,9 @@ def _population(chosen: Meet) -> tuple[Environment, Population, list[str]]:
     agents = [load_agent(path) for path in agent_files(chosen.agents)]
     if not agents:
         raise NahtError("POPULATION missing: for example zoo/mpe-pp, or the folder of a naht population build")
-    worlds = {agent.card["task_hash"] for agent in agents}
-    require(len(worlds) == 1, f"these agents were trained on {len(worlds)} different tasks, they can't meet")
+    env = task_of(agents)
     members = [Member(agent.name, agent.policy, agent.params) for agent in agents]
-    return decode(agents[0].card["task"]), Population(members), [agent.card["algorithm"] for agent in agents]
+    return env, Population(members), [agent.card["algorithm"] for agent in agents]
 
 
 def selfplay(args: Sequence[str]) -> None:
@@ -203,7 +203,7 @@ def watch(args: Sequence[str]) -> None:
     files = agent_files(chosen.agents)
     agents = [load_agent(path) for path in files]
     card = agents[0].card
-    env = decode(card["task"])
+    env = task_of(agents[:1])
     paths = [str(path) for path in files]
     members = [saved_member(agent, path, env.spec) for agent, path in zip(agents, paths, strict=True)]
     controlled = Population(told_apart(members, paths))
@@ -213,7 +213,7 @@ def watch(args: Sequence[str]) -> None:
         env,
         controlled,
         Population(load_members(teammates, env.spec)),
-        num_controlled=chosen.num_controlled or ("uniform" if teammates else "all"),
+        num_controlled=("uniform" if teammates else "all") if chosen.num_controlled is None else chosen.num_controlled,
         mix=chosen.mix,
         episodes=chosen.episodes,
         seed=chosen.seed,
@@ -257,20 +257,24 @@ def curves(args: Sequence[str]) -> None:
     target = chosen.target
     lines = {} if target is None else {task: {f"return {target:g}": target} for task in tests}
     figures = plot_tests(chosen.out, tests, lines)
-    columns = ("task", "method", "seeds", "steps", "minutes", "best test")
+    columns = ("task", "method", "seeds", "steps", "minutes", "last test", "best agent, fresh episodes")
     table = Table(*columns, header_style="bold", box=None, padding=(0, 1, 0, 0))
     battles = any(len(t.won) for methods in tests.values() for trials in methods.values() for t in trials)
     if battles:
-        table.add_column("best win rate")
+        table.add_column("won")
     if target is not None:
         table.add_column(f"to {target:g} (steps, min)")
     for task, methods in tests.items():
         for name, trials in methods.items():
-            best = mean_interval([float(t.returns.max()) for t in trials])
+            last = mean_interval([float(t.returns[-1]) for t in trials])
+            # What selected the best agent is not what it is worth: that was measured when the run ended.
+            fresh = [t.measured for t in trials if t.measured]
+            done = len(fresh) == len(trials)
             length = [max(float(getattr(t, axis)[-1]) for t in trials) for axis in ("steps", "seconds")]
-            row = [task, name, str(len(trials)), f"{length[0]:,.0f}", f"{length[1] / 60:.1f}", f"{best:.1f}"]
+            row = [task, name, str(len(trials)), f"{length[0]:,.0f}", f"{length[1] / 60:.1f}", f"{last:.1f}"]
+            row.append(f"{mean_interval([m['return'] for m in fresh]):.1f}" if done else "unfinished")
             if battles:
-                row.append(f"{np.mean([t.won.max() for t in trials]):.2f}" if len(trials[0].won) else "")
+                row.append(f"{np.mean([m[WON] for m in fresh]):.2f}" if done and WON in fresh[0] else "")
             if target is not None:
                 passed = [p for t in trials if (p := t.first_above(target))]
                 middle = np.median(passed, axis=0) if passed else None

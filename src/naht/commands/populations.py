@@ -14,7 +14,7 @@ from rich.table import Table
 
 from naht.agents.saved import Agent, load_agent
 from naht.agents.zoo import zoo_tasks
-from naht.commands.parsing import agent_files, leading_names, parse
+from naht.commands.parsing import agent_files, leading_names, parse, said_return
 from naht.envs.registry import task as task_entry
 from naht.errors import unknown
 from naht.experiments import populations
@@ -98,15 +98,11 @@ def build(args: Sequence[str]) -> None:
     Console().print(f"Work with them: naht train {name} poam --teams.teammates {recipe.out}", soft_wrap=True)
 
 
-COLUMNS = ("agent", "task", "steps", "self-play return", "95 % interval")
+COLUMNS = ("agent", "task", "steps", "return ± 95 % interval")
 
 
 def _row(agent: Agent) -> list[str]:
-    card, steps = agent.card, f"{agent.card['steps']:,}"
-    if "self_play" not in card:
-        return [agent.name, agent.spec.name, steps, f"{card['test_return']:.2f}", ""]
-    played = card["self_play"]
-    return [agent.name, agent.spec.name, steps, f"{played['return']:.2f}", f"± {played['half_width_95']:.2f}"]
+    return [agent.name, agent.spec.name, f"{agent.card['steps']:,}", said_return(agent)]
 
 
 def print_agents(agents: Iterable[Agent]) -> None:
@@ -120,7 +116,7 @@ def print_agents(agents: Iterable[Agent]) -> None:
 
 @dataclass(frozen=True)
 class Those:
-    """List agents with their returns in self-play."""
+    """List agents with their returns in fresh episodes, in teams as in their training (self-play in populations)."""
 
     agents: tyro.conf.Positional[tuple[str, ...]] = ()
     """Files, folders, or agents of the zoo; default: the whole zoo."""
@@ -139,7 +135,7 @@ def list_(args: Sequence[str]) -> None:
 
 def markdown(agents: Iterable[Agent]) -> str:
     """The same table for a document."""
-    rows = [COLUMNS, ("---", "---", "---:", "---:", "---:"), *map(_row, agents)]
+    rows = [COLUMNS, ("---", "---", "---:", "---:"), *map(_row, agents)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

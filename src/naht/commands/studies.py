@@ -13,7 +13,7 @@ from rich.table import Table
 from naht.agents.saved import load_agent
 from naht.agents.scripted import BOTS
 from naht.agents.zoo import ZOO, find_agents, zoo_tasks
-from naht.commands.parsing import leading_names, parse
+from naht.commands.parsing import leading_names, parse, said_return
 from naht.doctor import examine
 from naht.envs.registry import TASKS
 from naht.errors import NahtError, unknown
@@ -65,7 +65,7 @@ def list_(args: Sequence[str]) -> None:
             except NahtError as e:
                 table.add_row(str(path.parent), "?", str(e))
                 continue
-            facts = f"{agent.name}, {agent.card['steps']:,} steps, test return {agent.card['test_return']:.2f}"
+            facts = f"{agent.name}, {agent.card['steps']:,} steps, return {said_return(agent)}"
             table.add_row(str(path.parent), agent.spec.name, facts)
     table.box, table.header_style = None, "bold"
     Console().print(table)
@@ -76,7 +76,7 @@ def _zoo_returns(task_name: str) -> dict[str, list[float]]:
     returns: dict[str, list[float]] = {}
     for path in find_agents(f"{ZOO}/{task_name}") or ():
         card = load_agent(path).card
-        returns.setdefault(card["algorithm"], []).append(card["self_play"]["return"])
+        returns.setdefault(card["algorithm"], []).append(card["measured"]["return"])
     return returns
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from naht.agents.saved import load_agent
-from naht.commands.parsing import leading_names, parse, take_flag
+from naht.commands.parsing import leading_names, parse, said_return, take_flag
 from naht.errors import NahtError
 from naht.training.config import Preset, RunConfig, TaskT, run_config
 from naht.training.parallel import Job, run_all
@@ -73,12 +73,13 @@ def train(args: Sequence[str]) -> None:
 
 
 def print_finished(folders: Sequence[Path]) -> None:
-    table = Table("run", "test return (last)", "test return (best)", box=None, header_style="bold")
+    table = Table("run", "best agent", "last agent", box=None, header_style="bold")
     for folder in folders:
-        last, best = load_agent(folder / "last.safetensors"), load_agent(folder / "best.safetensors")
-        table.add_row(str(folder), f"{last.card['test_return']:.3f}", f"{best.card['test_return']:.3f}")
+        agents = [load_agent(folder / f"{kind}.safetensors") for kind in ("best", "last")]
+        table.add_row(str(folder), *map(said_return, agents))
     console = Console()
     console.print(table)
+    console.print("Returns in fresh episodes; ± is half the 95 % interval over episodes")
     console.print(f"Next: naht evaluate {folders[0]}", soft_wrap=True)
 
 

@@ -39,7 +39,7 @@ class TimeStep(NamedTuple):
     obs: Array  # [M, O] float32, what each agent sees
     global_state: Array  # [S] float32, for centralised critics and mixers only
     avail: Array  # [M, A] bool, allowed actions; every agent always has at least one
-    alive: Array  # [M] bool, agents whose data may train anything
+    alive: Array  # [M] bool, agents that can act; what the others do and see trains no policy and no teammate model
     reward: Array  # [] float32, of the whole team; 0 after a reset
     terminated: Array  # [] bool, the task itself is over: nothing follows, no bootstrapping
     truncated: Array  # [] bool, the clock ran out: the world would have gone on

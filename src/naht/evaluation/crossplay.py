@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.envs.base import Environment, side_by_side
+from naht.envs.base import Environment
 from naht.errors import require
-from naht.evaluation.play import MAX_PARALLEL, plain_errors, play_episodes
-from naht.evaluation.statistics import Interval, mean_interval
+from naht.evaluation.play import block_keys, filled_up, in_blocks, play_blocks
+from naht.evaluation.statistics import Interval, group_means, mean_interval
 from naht.rollout import Arena
 from naht.teams.population import Population
 from naht.teams.sampler import Team, team_sampler
@@ -41,45 +40,38 @@ def play_meetings(
     place = rng.random((*shape, m)).argsort(-1)
     controlled = (place < np.asarray(counts)[None, :, None, None]).reshape(-1, m)
     who = [np.repeat(side, len(counts) * episodes)[:, None] for side in (ours, theirs)]
-    member = np.where(controlled, *who).astype(np.int32)
-
-    # The last batch is filled up with copies of its first episodes: one program for all batches.
-    total = len(member)
-    size = min(side_by_side(env, MAX_PARALLEL), total)
-    devices = max(d for d in range(1, jax.device_count() + 1) if size % d == 0)
-    arena = Arena(env, team_sampler(m, len(population)), population.roster, population.roster, size // devices)
-    returns = np.empty(total)
-    for start in range(0, total, size):
-        chosen = np.arange(start, start + size) % total
-        team = Team(jnp.asarray(controlled[chosen]), jnp.asarray(member[chosen]))
-        key = jax.random.fold_in(jax.random.key(seed), start)
-        with plain_errors():
-            done = jax.device_get(play_episodes(arena, population.params, population.params, key, devices, team))
-        count = min(size, total - start)
-        returns[start : start + count] = done.episode_return[:count]
-    return returns.reshape(shape)
+    total = len(controlled)
+    blocks, size = in_blocks(env, total)
+    team = Team(jnp.asarray(controlled), jnp.asarray(np.where(controlled, *who), jnp.int32))
+    team = filled_up(team, blocks * size)
+    arena = Arena(env, team_sampler(m, len(population)), population.roster, population.roster, size)
+    done = play_blocks(arena, population, population, block_keys(rng, blocks), team)
+    return np.asarray(done.episode_return, float)[:total].reshape(shape)
 
 
 @dataclass(frozen=True)
 class CrossPlay:
-    """M-N scores of every group of teams with every other, over pairs of seeds."""
+    """M-N scores of every group of teams with every other. A team, not a pair, is the unit of replication."""
 
     groups: tuple[str, ...]
     scores: dict[tuple[str, str], tuple[float, ...]]
-    """By (ours, theirs): one M-N score per pair of seeds. On the diagonal every team meets itself."""
-    advantages: tuple[float, ...]
-    """By member: its score with itself, minus its mean score in meetings with other groups."""
+    """By (ours, theirs): for each of our teams its mean score with those of theirs that it met. On the diagonal every
+    team meets itself."""
 
     def cell(self, ours: str, theirs: str) -> Interval:
         return mean_interval(self.scores[ours, theirs])
 
+    def with_others(self, ours: str) -> np.ndarray:
+        """[teams]: each team's mean over the other groups."""
+        return np.mean([self.scores[ours, theirs] for theirs in self.groups if theirs != ours], axis=0)
+
     def row(self, ours: str) -> Interval:
-        """All meetings with others: the row without the diagonal."""
-        return mean_interval([s for theirs in self.groups if theirs != ours for s in self.scores[ours, theirs]])
+        """Meetings with other groups: the row without the diagonal."""
+        return mean_interval(self.with_others(ours).tolist())
 
     def advantage(self) -> Interval:
-        """How much better a team does with itself than with other groups. A team is the unit of replication."""
-        return mean_interval(self.advantages)
+        """How much better a team does with itself than with other groups, over all teams."""
+        return mean_interval(np.concatenate([self.scores[g, g] - self.with_others(g) for g in self.groups]).tolist())
 
 
 def cross_play(
@@ -111,18 +103,12 @@ def cross_play(
             pairs[ours, theirs] = met
     returns = play_meetings(env, population, [p for met in pairs.values() for p in met], episodes=episodes, seed=seed)
     scores, at = {}, 0
-    alone: dict[int, float] = {}
-    together: dict[int, list[float]] = {i: [] for i in range(len(groups))}
-    for cell, met in pairs.items():
-        scores[cell] = tuple(returns[at : at + len(met)].mean((1, 2)).tolist())
+    for (ours, theirs), met in pairs.items():
+        played = zip(met, returns[at : at + len(met)].mean((1, 2)), strict=True)
+        by_team = group_means(played, lambda pair: pair[0][0], lambda pair: float(pair[1]))
+        scores[ours, theirs] = tuple(by_team[i] for i in members[ours])
         at += len(met)
-        for (i, j), score in zip(met, scores[cell], strict=True):
-            if i == j:
-                alone[i] = score
-            else:
-                together[i].append(score)
-    advantages = [alone[i] - float(np.mean(others)) for i, others in together.items()]
-    return CrossPlay(names, scores, tuple(advantages))
+    return CrossPlay(names, scores)
 
 
 class Matching(NamedTuple):

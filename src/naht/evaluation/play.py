@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.devices import SHARED, SPLIT, own_key, spread
+from naht.devices import SHARED, SPLIT, spread
 from naht.envs.base import Array, Environment, PyTree, side_by_side
 from naht.errors import NahtError, require
 from naht.rollout import Arena, ArenaState, where
 from naht.teams.population import Population
 from naht.teams.sampler import Sampler, Team, check_sampler, team_sampler
 
-MAX_PARALLEL = 1024
-"""Episodes played side by side."""
+BLOCK = 128
+"""Episodes played side by side with one random key. Part of every result, so it is the same on every machine."""
 
 
 class Episodes(NamedTuple):
@@ -37,20 +38,21 @@ def play_episodes(
     arena: Arena,
     controlled_params: PyTree,
     uncontrolled_params: PyTree,
-    key: Array,
+    keys: Array,
     devices: int = 1,
     team: Team | None = None,
 ) -> Episodes:
     """One episode in each environment of the arena, which every device has; from a fresh start until all have ended.
 
-    `team` [E, M] says who plays in every episode; by default the arena's sampler draws.
+    `keys` [devices] are the devices' random keys; `team` [E, M] says who plays in every episode, by default the arena's
+    sampler draws.
 
     Only the first episode of an environment counts, however short: counting whatever ends within a fixed number of
     steps would favour short episodes.
     """
 
-    def play(ours: PyTree, theirs: PyTree, key: Array, team: Team | None) -> Episodes:
-        k_reset, k_play = jax.random.split(own_key(key, devices))
+    def play(ours: PyTree, theirs: PyTree, keys: Array, team: Team | None) -> Episodes:
+        k_reset, k_play = jax.random.split(keys[0])
         start = arena.reset(k_reset, team)
         keys = arena.keys(k_play, arena.env.spec.horizon)
         metrics = start.time_step.metrics
@@ -68,8 +70,44 @@ def play_episodes(
 
         return jax.lax.while_loop(going_on, step, (jnp.zeros((), jnp.int32), start, first))[2]
 
-    inputs = (SHARED, SHARED, SHARED, SPLIT)
-    return spread(play, devices, inputs, SPLIT)(controlled_params, uncontrolled_params, key, team)
+    inputs = (SHARED, SHARED, SPLIT, SPLIT)
+    return spread(play, devices, inputs, SPLIT)(controlled_params, uncontrolled_params, keys, team)
+
+
+def in_blocks(env: Environment, episodes: int) -> tuple[int, int]:
+    """How many blocks of how many episodes each; the last few of them may be more than were asked for."""
+    require(episodes >= 1, f"episodes is {episodes}: it must be at least 1")
+    count = ceil(episodes / side_by_side(env, BLOCK))
+    return count, ceil(episodes / count)
+
+
+def block_keys(rng: np.random.Generator, count: int) -> Array:
+    """Random keys for a number of blocks, [K]."""
+    return jax.random.wrap_key_data(jnp.asarray(rng.integers(2**32, size=(count, 2), dtype=np.uint32)))
+
+
+def play_blocks(
+    arena: Arena, controlled: Population, uncontrolled: Population, keys: Array, team: Team | None = None
+) -> Episodes:
+    """A block of episodes, one in each of the arena's B environments, for each of the `keys` [K]: leaves [K * B, ...].
+
+    Every block has its own key, so the result is the same however many devices share the work. `team` [K * B, M] says
+    who plays; by default the arena's sampler draws.
+    """
+    blocks, size = len(keys), arena.num_envs
+    devices = 1 if side_by_side(arena.env, 2) < 2 else min(jax.device_count(), blocks)
+    team = jax.tree.map(np.asarray, team)
+    done = []
+    for start in range(0, blocks, devices):
+        # Devices that would have nothing to do in the last round play blocks again: one program for all rounds.
+        chosen = np.arange(start, start + devices) % blocks
+        episodes = (chosen[:, None] * size + np.arange(size)).reshape(-1)
+        who = jax.tree.map(lambda leaf: leaf[episodes], team)  # noqa: B023 (used at once)
+        with plain_errors():
+            done.append(play_episodes(arena, controlled.params, uncontrolled.params, keys[chosen], devices, who))
+    with plain_errors():
+        done = jax.device_get(done)
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: blocks * size], *done)
 
 
 @dataclass(frozen=True)
@@ -119,33 +157,11 @@ def evaluate_sampler(
     trial: str = "",
 ) -> list[EpisodeRow]:
     """Play `episodes` episodes with teams from any sampler."""
-    require(episodes >= 1, f"episodes is {episodes}: it must be at least 1")
     check_sampler(sampler, env)
-    rows: list[EpisodeRow] = []
-    key = jax.random.key(seed)
-    most = side_by_side(env, MAX_PARALLEL)
-    for start in range(0, episodes, most):
-        count = min(most, episodes - start)
-        arena = Arena(env, sampler, controlled.roster, uncontrolled.roster, count)
-        batch_key = jax.random.fold_in(key, start)
-        with plain_errors():
-            done = jax.device_get(play_episodes(arena, controlled.params, uncontrolled.params, batch_key))
-        names = seat_names(controlled, uncontrolled, done.team)
-        rows += [
-            EpisodeRow(
-                trial=trial,
-                task=env.spec.name,
-                num_controlled=int(done.team.controlled[i].sum()),
-                seed=seed,
-                episode=start + i,
-                seats=names[i],
-                episode_return=float(done.episode_return[i]),
-                length=int(done.length[i]),
-                metrics={name: float(values[i]) for name, values in done.metrics.items()},
-            )
-            for i in range(count)
-        ]
-    return rows
+    blocks, size = in_blocks(env, episodes)
+    arena = Arena(env, sampler, controlled.roster, uncontrolled.roster, size)
+    done = play_blocks(arena, controlled, uncontrolled, block_keys(np.random.default_rng(seed), blocks))
+    return _as_rows(env, controlled, uncontrolled, done, episodes, seed, trial)
 
 
 def evaluate_mn(
@@ -157,12 +173,76 @@ def evaluate_mn(
     seed: int = 0,
     num_controlled: Iterable[int] | None = None,
     trial: str = "",
+    common: bool = False,
 ) -> list[EpisodeRow]:
-    """The episodes behind an M-N score: for every N in 1..M-1 (or those given), `episodes` episodes in random slots."""
+    """The episodes behind an M-N score: for every N in 1..M-1 (or those given), `episodes` episodes in random slots.
+
+    Every member of either population takes part equally often, up to one episode. Worlds, teams and slots are other
+    ones for every N and for every controlled population, so that their means are independent. With `common` they depend
+    on the seed and N alone: controlled populations that are to be compared meet the same ones.
+    """
     m = env.spec.num_agents
-    chosen: Sequence[int] = list(range(1, m) if num_controlled is None else num_controlled)
-    rows: list[EpisodeRow] = []
-    for n in chosen:
-        sampler = team_sampler(m, len(uncontrolled), n, num_controlled_members=len(controlled))
-        rows += evaluate_sampler(env, sampler, controlled, uncontrolled, episodes=episodes, seed=seed, trial=trial)
+    counts = list(range(1, m) if num_controlled is None else num_controlled)
+    samplers = [team_sampler(m, len(uncontrolled), n, num_controlled_members=len(controlled)) for n in counts]
+    blocks, size = in_blocks(env, episodes)
+    keys, teams = [], []
+    for n in counts:
+        rng = np.random.default_rng([seed, n, *[int(controlled.fingerprint, 16)] * (not common)])
+        team = balanced_teams(rng, m, n, episodes, len(controlled), len(uncontrolled))
+        teams.append(filled_up(team, blocks * size))
+        keys.append(block_keys(rng, blocks))
+    arena = Arena(env, samplers[0], controlled.roster, uncontrolled.roster, size)
+    everybody = jax.tree.map(lambda *leaves: np.concatenate(leaves), *teams)
+    done = play_blocks(arena, controlled, uncontrolled, jnp.concatenate(keys), everybody)
+    rows = []
+    for i in range(len(counts)):
+        part = jax.tree.map(lambda leaf: leaf[i * blocks * size :], done)  # noqa: B023 (used at once)
+        rows += _as_rows(env, controlled, uncontrolled, part, episodes, seed, trial)
     return rows
+
+
+def balanced_teams(rng: np.random.Generator, m: int, n: int, episodes: int, ours: int, theirs: int) -> Team:
+    """Teams [E, M] of n agents of one member of C and m - n of one of U, in random slots.
+
+    `ours` and `theirs` are the sizes of C and U. Each member plays in equally many episodes, up to one.
+    """
+
+    def members(size: int) -> np.ndarray:
+        order = rng.permutation(max(size, 1))
+        return rng.permutation(order[np.arange(episodes) % len(order)])[:, None]
+
+    controlled = rng.random((episodes, m)).argsort(-1) < n
+    member = np.where(controlled, members(ours), members(theirs))
+    return Team(jnp.asarray(controlled), jnp.asarray(member, jnp.int32))
+
+
+def filled_up(team: Team, size: int) -> Team:
+    """Teams [E, M] -> [size, M]: after the last one, the first ones again."""
+    return jax.tree.map(lambda leaf: leaf[np.arange(size) % len(leaf)], team)
+
+
+def _as_rows(
+    env: Environment,
+    controlled: Population,
+    uncontrolled: Population,
+    done: Episodes,
+    count: int,
+    seed: int,
+    trial: str,
+) -> list[EpisodeRow]:
+    """The first `count` episodes."""
+    names = seat_names(controlled, uncontrolled, jax.tree.map(lambda leaf: leaf[:count], done.team))
+    return [
+        EpisodeRow(
+            trial=trial,
+            task=env.spec.name,
+            num_controlled=int(done.team.controlled[i].sum()),
+            seed=seed,
+            episode=i,
+            seats=names[i],
+            episode_return=float(done.episode_return[i]),
+            length=int(done.length[i]),
+            metrics={name: float(values[i]) for name, values in done.metrics.items()},
+        )
+        for i in range(count)
+    ]

@@ -36,7 +36,7 @@ class Interval:
         return f"{self.mean:{spec}}" + ("" if np.isnan(self.half_width) else f" ± {self.half_width:{spec}}")
 
 
-def _student_cdf(t: float, df: int) -> float:
+def _student_cdf(t: float, df: float) -> float:
     """P(T <= t) for t >= 0, by Simpson's rule on the density."""
     x = np.linspace(0.0, t, 4001)
     scale = np.exp(lgamma((df + 1) / 2) - lgamma(df / 2)) / sqrt(df * pi)
@@ -45,7 +45,7 @@ def _student_cdf(t: float, df: int) -> float:
     return 0.5 + float(h / 3 * (y[0] + y[-1] + 4 * y[1:-1:2].sum() + 2 * y[2:-1:2].sum()))
 
 
-def student_quantile(p: float, df: int) -> float:
+def student_quantile(p: float, df: float) -> float:
     """The p-quantile (p > 0.5) of Student's t distribution, by bisection."""
     require(df >= 1, f"Student's t needs at least 1 degree of freedom, got {df}")
     low, high = 0.0, 1.0
@@ -67,8 +67,72 @@ def mean_interval(trials: Sequence[float]) -> Interval:
     mean = float(x.mean())
     if x.size == 1:
         return Interval(mean, float("nan"), float("nan"), 1)
-    half = student_quantile(0.975, x.size - 1) * float(x.std(ddof=1)) / sqrt(x.size)
-    return Interval(mean, mean - half, mean + half, x.size)
+    return _student_interval(mean, [x.var(ddof=1) / x.size], [x.size - 1], x.size)
+
+
+def _student_interval(mean: float, variances: Sequence[float], freedoms: Sequence[int], count: int) -> Interval:
+    """95 % interval of a mean whose variance is a sum of parts, each estimated with its own degrees of freedom.
+
+    Those of the sum are Satterthwaite's.
+    """
+    variance = float(sum(variances))
+    if variance == 0:
+        return Interval(mean, mean, mean, count)
+    freedom = variance**2 / sum(part**2 / df for part, df in zip(variances, freedoms, strict=True))
+    half = student_quantile(0.975, freedom) * sqrt(variance)
+    return Interval(mean, mean - half, mean + half, count)
+
+
+def stratified_interval(strata: Sequence[Sequence[float]]) -> Interval:
+    """Mean of all values and its 95 % interval, where the number of values in each stratum was fixed beforehand.
+
+    What strata differ in is then no chance: only the variance within them counts. A stratum of one value shows no
+    variance; then all values are taken as one sample, which errs on the wide side.
+    """
+    groups = [np.asarray(values, float) for values in strata]
+    everything = np.concatenate(groups)
+    if any(x.size < 2 for x in groups):
+        return mean_interval(everything.tolist())
+    n = everything.size
+    variances = [x.size * x.var(ddof=1) / n**2 for x in groups]
+    return _student_interval(float(everything.mean()), variances, [x.size - 1 for x in groups], n)
+
+
+def difference_interval(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Mean of one sample minus mean of another, with Welch's 95 % interval; each needs two trials."""
+    a, b = np.asarray(ours, float), np.asarray(theirs, float)
+    require(min(a.size, b.size) >= 2, f"a difference needs two trials on each side, got {a.size} and {b.size}")
+    variances = [x.var(ddof=1) / x.size for x in (a, b)]
+    return _student_interval(float(a.mean() - b.mean()), variances, [a.size - 1, b.size - 1], a.size + b.size)
+
+
+def effect_size(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Hedges' g: the difference of the means in pooled standard deviations, corrected for small samples."""
+    a, b = np.asarray(ours, float), np.asarray(theirs, float)
+    freedom = a.size + b.size - 2
+    pooled = sqrt(((a.size - 1) * a.var(ddof=1) + (b.size - 1) * b.var(ddof=1)) / freedom)
+    difference = float(a.mean() - b.mean())
+    if pooled == 0:
+        return 0.0 if difference == 0 else float("inf") * np.sign(difference)
+    return difference / pooled * (1 - 3 / (4 * freedom - 1))
+
+
+def improvement(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """P(ours > theirs) over all pairs, ties counting half: [..., a], [..., b] -> [...]."""
+    a, b = ours[..., :, None], theirs[..., None, :]
+    return ((a > b) + 0.5 * (a == b)).mean((-2, -1))
+
+
+def bootstrap_improvement(
+    ours: Sequence[float], theirs: Sequence[float], *, resamples: int = 10_000, seed: int = 0
+) -> Interval:
+    """Probability that a trial of ours beats one of theirs, with a 95 % percentile-bootstrap interval over trials."""
+    samples = [np.asarray(side, float) for side in (ours, theirs)]
+    rng = np.random.default_rng(seed)
+    low, high = np.quantile(
+        improvement(*[x[rng.integers(0, x.size, (resamples, x.size))] for x in samples]), [0.025, 0.975]
+    )
+    return Interval(float(improvement(*samples)), float(low), float(high), samples[0].size + samples[1].size)
 
 
 def interquartile_mean(x: np.ndarray) -> np.ndarray:

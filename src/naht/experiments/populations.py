@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.agents.policy import Percept
-from naht.agents.saved import Agent, load_agent
+from naht.agents.saved import Agent, load_agent, task_of
 from naht.agents.zoo import agents_in
 from naht.config import decode
-from naht.envs.base import Environment, task_hash
+from naht.envs.base import Environment
 from naht.errors import NahtError, require, unknown
 from naht.evaluation.play import evaluate_sampler
 from naht.evaluation.statistics import Interval, mean_interval
@@ -66,6 +66,7 @@ class PopulationRecipe:
             for seed in range(self.first_seed, self.first_seed + self.seeds):
                 config = run_config(self.task_name, algorithm, self.preset, seed=seed)
                 config = replace(config, task=self.task, steps=self.steps or config.steps, devices=1)
+                config = replace(config, final_episodes=self.episodes)
                 jobs.append(Job(config, run_folder(self.out / "runs", config)))
         return jobs
 
@@ -89,14 +90,9 @@ def build(
         agent = load_agent(job.folder)
         path = recipe.out / f"{agent.name}.safetensors"
         if not path.exists():
-            returns = self_play_return(agent, job.config.task, episodes=recipe.episodes)
-            replace(agent, card=agent.card | {"self_play": on_card(returns)}).save(path)
+            agent.save(path)
         files.append(path)
     return files
-
-
-def on_card(returns: Interval) -> dict[str, Any]:
-    return {"return": returns.mean, "half_width_95": returns.half_width, "episodes": returns.count}
 
 
 def self_play_return(agent: Agent, env: Environment, *, episodes: int, seed: int = 1_000_000) -> Interval:
@@ -192,14 +188,10 @@ def verify(path: Path, *, episodes: int = 256) -> str:
     Returns what was found; what is wrong is a `NahtError`.
     """
     agent = load_agent(path)
-    env = decode(agent.card["task"])
+    env = task_of([agent])
     require(env.spec == agent.spec, f"{path}: its card's task has {env.spec}, the agent {agent.spec}")
-    require(
-        agent.card.get("task_hash") in (None, task_hash(env)),
-        f"{path} was trained in another world: settings are the same, but a file that the task reads has changed",
-    )
-    claim = agent.card.get("self_play")
-    if claim is None:
+    claim = agent.card.get("measured")
+    if claim is None or agent.card["config"]["teams"]["num_controlled"] != "all":
         raise NahtError(f"{path} has no self-play return on its card")
     # Other episodes than those behind the card: both are samples of the same distribution.
     found = self_play_return(agent, env, episodes=episodes, seed=3_000_000)

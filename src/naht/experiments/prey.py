@@ -79,7 +79,7 @@ def train_prey(recipe: PreyRecipe, console: Console | None = None) -> Path:
     prey = _prey(recipe, 0, predators)
     for generation in range(1, recipe.generations + 1):
         hunters = _predators(recipe, generation, prey)
-        caught = load_agent(hunters).card["test_return"]
+        caught = load_agent(hunters).card["measured"]["return"]
         console.print(f"Against {prey}, predators learned to earn {caught:.1f}", soft_wrap=True)
         predators.append(str(hunters))
         prey = _prey(recipe, generation, predators)

@@ -45,6 +45,10 @@ class Learner(Protocol):
         """What the policy needs to act."""
         ...
 
+    def decoder_params(self, state: PyTree) -> PyTree:
+        """Of a teammate model, what an agent's file keeps besides; empty without one."""
+        ...
+
     def update(
         self, state: PyTree, experience: PyTree, trajectory: Trajectory, key: Array, progress: Array
     ) -> tuple[PyTree, PyTree, dict[str, Array]]:

@@ -212,6 +212,10 @@ class PPO:
         """What the policy needs to act."""
         return state.params.policy
 
+    def decoder_params(self, state: PPOState) -> PyTree:
+        """Of the teammate model, which acting does not need."""
+        return state.params.decoders
+
     def init_experience(self) -> tuple[()]:
         """PPO forgets every batch after its update."""
         return ()
@@ -300,7 +304,9 @@ class PPO:
         targets = td_lambda(by_team(reward).T, next_values.T, by_team(discount).T, by_team(cut).T, c.gae_lambda).T
 
         actor_weight = by_agent(tr.team.controlled & tr.alive).astype(jnp.float32)
-        critic_weight = by_agent(tr.alive).astype(jnp.float32) if c.uncontrolled_data else actor_weight
+        # The team's reward goes on after an agent's death, and targets bootstrap from the values of the dead.
+        valued = jnp.ones_like(tr.team.controlled) if c.uncontrolled_data else tr.team.controlled
+        critic_weight = by_agent(valued).astype(jnp.float32)
         advantages = targets - values
         if c.standardise_advantages:
             advantages = masked_standardise(advantages, actor_weight, self.devices)
@@ -391,7 +397,7 @@ class PPO:
     def actor_loss(
         self, entropy_weight: Array | float, params: PyTree, a: AgentRows, teams: TeamRows, slot: Array
     ) -> tuple[Array, tuple[Array, Metrics]]:
-        """PPO's clipped objective with entropy bonus, over controlled agents. Leaves of `a` are [L, C, ...]."""
+        """PPO's clipped objective with entropy bonus, over living controlled agents. Leaves of `a` are [L, C, ...]."""
         del teams, slot
         clip, weight = self.config.clip, a.actor_weight
         logits, _ = unroll(partial(self.policy.actor.apply, params), concat(a.x, a.embedding), a.actor_h0, a.first)
@@ -412,7 +418,7 @@ class PPO:
     def critic_loss(
         self, params: PyTree, a: AgentRows, teams: TeamRows, slot: Array
     ) -> tuple[Array, tuple[Array, Metrics]]:
-        """Regression of the values on the TD(lambda) targets, over all agents or controlled ones only."""
+        """Regression of the values on the TD(lambda) targets, over all agents or controlled ones, dead or alive."""
         del slot
         c = self.config
         x = concat(a.x, a.embedding, teams.global_state)

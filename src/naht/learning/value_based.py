@@ -143,7 +143,7 @@ class Sequences(NamedTuple):
     avail: Array  # [K, T + 1, M, A] bool
     last_action: Array  # [K, T + 1, M] int8
     first: Array  # [K, T + 1] bool
-    learns: Array  # [K, T + 1, M] bool: controlled agents that are alive
+    controlled: Array  # [K, T + 1, M] bool: agents whose values make up the team's, dead or alive
     global_state: Array  # [K, T + 1, S]; width 0 unless values are mixed by it
     action: Array  # [K, T, M] int8
     reward: Array  # [K, T] as the environment gave it
@@ -234,7 +234,7 @@ class ValueBased:
             avail=jnp.zeros((k, t + 1, m, spec.num_actions), bool),
             last_action=jnp.zeros((k, t + 1, m), jnp.int8),
             first=jnp.zeros((k, t + 1), bool),
-            learns=jnp.zeros((k, t + 1, m), bool),
+            controlled=jnp.zeros((k, t + 1, m), bool),
             global_state=jnp.zeros((k, t + 1, self.state_size)),
             action=jnp.zeros((k, t, m), jnp.int8),
             reward=jnp.zeros((k, t)),
@@ -255,10 +255,14 @@ class ValueBased:
         epsilon = c.epsilon_start + (c.epsilon_end - c.epsilon_start) * jnp.minimum(passed, 1.0)
         return ValueParams(state.params.network, epsilon)
 
+    def decoder_params(self, state: ValueState) -> PyTree:
+        """There is no teammate model."""
+        del state
+        return {}
+
     def sequences(self, tr: Trajectory) -> Sequences:
         """A batch of experience as the replay keeps it: leaves [T, B, ...] -> leaves [B, T or T + 1, ...]."""
         cut = tr.done.at[-1].set(False) if self.config.bootstrap_time_limit else jnp.zeros_like(tr.done)
-        learns = tr.team.controlled & tr.alive
         nobody = jnp.zeros_like(tr.first[:1])
 
         def joined(steps: Array, end: Array) -> Array:
@@ -269,7 +273,7 @@ class ValueBased:
             avail=joined(tr.avail, tr.next_avail[-1:]),
             last_action=joined(tr.last_action, tr.action[-1:]).astype(jnp.int8),
             first=joined(tr.first, nobody),
-            learns=joined(learns, (tr.team.controlled & tr.next_alive)[-1:]),
+            controlled=joined(tr.team.controlled, tr.team.controlled[-1:]),
             global_state=joined(tr.global_state, tr.next_global_state[-1:])[..., : self.state_size],
             action=tr.action.swapaxes(0, 1).astype(jnp.int8),
             reward=tr.reward.swapaxes(0, 1),
@@ -354,7 +358,8 @@ class ValueBased:
         chosen = pick(online[:-1], s.action)
         best = best_action((online if c.double_q else frozen)[1:], s.avail[1:])
         following = pick(frozen[1:], best)
-        now, then = s.learns[:-1], s.learns[1:]
+        # The team's reward goes on after an agent's death, so the dead have values too (of their only action).
+        now, then = s.controlled[:-1], s.controlled[1:]
         reward, follows = s.reward, ~s.ends
         if c.standardise_rewards != "no":
             reward = stats.standardise(reward, subtract_mean=c.standardise_rewards == "mean-std")
@@ -381,5 +386,5 @@ class ValueBased:
         return metrics["loss"], (weight.sum(), metrics)
 
     def mix(self, mixer: PyTree, values: Array, state: Array) -> Array:
-        """The team's value: values [..., M] of its agents, 0 for those that do not learn, state [..., S] -> [...]."""
+        """The team's value: values [..., M] of its agents, 0 for uncontrolled ones, state [..., S] -> [...]."""
         return values.sum(-1) if self.config.mixing == "sum" else self.mixer.apply(mixer, values, state)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from naht.agents.saved import load_agent
 from naht.envs.registry import TASKS
 from naht.errors import NahtError
+from naht.evaluation.tables import WON
 from naht.report.figures import Curve, learning_curves
-from naht.training.run import is_run, read_config, read_metrics
+from naht.training.run import is_finished, is_run, read_config, read_metrics
 
-WON = "battle_won"
-"""The metric of tasks that are won or lost."""
 AXES = {
     "over_time.png": ("seconds", 60.0, "minutes (compilation and tests included)"),
     "over_steps.png": ("steps", 1e6, "million environment steps"),
@@ -31,6 +31,8 @@ class GreedyTests:
     returns: np.ndarray
     won: np.ndarray = field(default_factory=lambda: np.zeros(0))
     """Shares of episodes won; empty for tasks that are not won or lost."""
+    measured: dict[str, float] = field(default_factory=dict)
+    """The best agent in fresh episodes, from its card; empty before the run has ended."""
 
     def first_above(self, target: float) -> tuple[float, float] | None:
         """Steps and seconds of the first test above a return; None if there is none."""
@@ -43,7 +45,9 @@ def read_tests(folder: Path) -> GreedyTests:
     begun = (folder / "metrics.jsonl").is_file()
     rows = [row for row in (read_metrics(folder) if begun else []) if "test/return" in row]
     names = ("step", "seconds", "test/return", f"test/{WON}")
-    return GreedyTests(*[np.array([row[name] for row in rows if name in row]) for name in names])
+    measured = load_agent(folder).card.get("measured", {}) if is_finished(folder) else {}
+    steps, seconds, returns, won = (np.array([row[name] for row in rows if name in row]) for name in names)
+    return GreedyTests(steps, seconds, returns, won, measured)
 
 
 def find_tests(folders: Sequence[Path]) -> dict[str, dict[str, list[GreedyTests]]]:

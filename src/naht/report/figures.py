@@ -119,6 +119,27 @@ def grouped_bars(path: Path, groups: Mapping[str, Mapping[str, Interval]], *, y_
     save_figure(figure, path)
 
 
+def forest(path: Path, panels: Mapping[str, Sequence[tuple[str, Interval]]], *, x_label: str) -> None:
+    """`panels[title]` lists (label, difference): a dot with its 95 % interval each, one below the other, around 0."""
+    most = max(len(lines) for lines in panels.values())
+    figure = new_figure(1.0 + 3.6 * len(panels), 1.1 + 0.32 * most)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+        y = np.arange(len(lines))
+        means = [i.mean for _, i in lines]
+        axis.axvline(0, color="0.2", linewidth=0.8)
+        axis.errorbar(means, y, xerr=[i.half_width for _, i in lines], fmt="o", color=COLOURS[0], capsize=3)
+        axis.set_yticks(y, [label for label, _ in lines])
+        axis.invert_yaxis()
+        axis.set_title(title, fontsize=11)
+        axis.grid(axis="x", color="0.92")
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.tick_params(axis="y", length=0)
+    figure.supxlabel(x_label, fontsize=10)
+    save_figure(figure, path)
+
+
 def heat_table(path: Path, cells: Sequence[tuple[str, str, Interval]], *, title: str) -> None:
     """A table of means and half widths, (row, column, value) each, coloured by the mean."""
     rows = list(dict.fromkeys(row for row, _, _ in cells))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,6 +19,7 @@ from naht.agents.scripted import make_bot
 from naht.agents.zoo import find_agents
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
+from naht.storage import digest, named_arrays
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,10 @@ def _act_in_blocks(
             at = first + j * block
             rows = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, block), (before, seen, answers))
             old_memory, view, old = rows
-            action, new_memory, log_prob = act(own, old_memory, view, jax.random.fold_in(key, at))
             mine = at + jnp.arange(block) < last
+            # To a row that only fills up the block nothing is allowed: teammates in Python are not called for it.
+            view = view._replace(avail=view.avail & mine[:, None])
+            action, new_memory, log_prob = act(own, old_memory, view, jax.random.fold_in(key, at))
 
             def write(leaf: Array, new: Array, old: Array) -> Array:
                 new = jnp.where(mine.reshape(-1, *[1] * (new.ndim - 1)), new, old)
@@ -185,6 +190,13 @@ def told_apart(members: Sequence[Member], names: Sequence[str]) -> list[Member]:
     ]
 
 
+def _fingerprint(member: Member) -> str:
+    """The same on every machine. What a policy's settings don't show, such as code, is in its own `fingerprint`."""
+    own = getattr(member.policy, "fingerprint", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(member.policy))
+    text = f"{own} {member.greedy} {digest(named_arrays(member.params))}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 class Population:
     """Named members with their parameters."""
 
@@ -196,6 +208,16 @@ class Population:
 
     def __len__(self) -> int:
         return len(self.members)
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """By name, what tells members apart that may have the same name: a hash of policy and parameters."""
+        return {member.name: _fingerprint(member) for member in self.members}
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all members, whatever they are called."""
+        return hashlib.sha256("".join(self.fingerprints.values()).encode()).hexdigest()
 
     @cached_property
     def params(self) -> tuple[PyTree, ...]:

@@ -91,7 +91,7 @@ class Selection:
             )
 
     def sample(self, noise: Array, initial_state: PyTree, seats: int) -> Array:
-        """Members [seats] int32, in the order in which seats take them; as many as `check` allowed mean something.
+        """Members [seats] int32, in the order in which they are drawn; as many as `check` allowed mean something.
 
         `noise` [seats, size] has the Gumbel distribution: the largest log p + noise is a draw from p.
         """
@@ -135,11 +135,14 @@ class TeamSampler:
         noise = jax.random.gumbel(key, (sum(sizes),))
         for_n, for_slots, for_ours, for_theirs = jnp.split(noise, np.cumsum(sizes)[:-1])
         n = (_log_probabilities(self.phi, m + 1, initial_state) + for_n).argmax()
-        order = jnp.argsort(for_slots) if self.slots == "random" else jnp.arange(m)
-        controlled = order >= m - n if self.slots == "last" else order < n
-        # The k-th controlled (uncontrolled) seat takes the k-th member drawn for its side.
-        ours = self.controlled.sample(for_ours.reshape(m, -1), initial_state, m)[jnp.cumsum(controlled) - 1]
-        theirs = self.uncontrolled.sample(for_theirs.reshape(m, -1), initial_state, m)[jnp.cumsum(~controlled) - 1]
+        order = jnp.argsort(for_slots)
+        seats = order if self.slots == "random" else jnp.arange(m)
+        controlled = seats >= m - n if self.slots == "last" else seats < n
+        # The seats of a side take its members in a random order: who is drawn first does not sit first.
+        same_side = controlled[:, None] == controlled
+        turn = (same_side & (order < order[:, None])).sum(-1)
+        ours = self.controlled.sample(for_ours.reshape(m, -1), initial_state, m)[turn]
+        theirs = self.uncontrolled.sample(for_theirs.reshape(m, -1), initial_state, m)[turn]
         return Team(controlled, jnp.where(controlled, ours, theirs))
 
 

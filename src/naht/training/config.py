@@ -62,13 +62,19 @@ class RunConfig(Generic[TaskT]):
     """Environment steps between tests with greedy policies."""
     test_episodes: int = 128
     """Episodes of each test."""
+    final_episodes: int = 1024
+    """Fresh episodes in which the best and the last agent are measured when the run ends, in whole tests. The best test
+    of a run is the highest of many and says too much."""
+    keep: int = 0
+    """Agents to keep, evenly spaced over the run, for questions about how things change."""
     devices: int | None = None
     """Cores or accelerators that share every batch; None: as many as there are. Part of the result: another number
     draws other random numbers."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "test_every", "test_episodes"):
+        for name in ("steps", "test_every", "test_episodes", "final_episodes"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
+        require(self.keep >= 0, f"keep is {self.keep}: it can't be negative")
         require(0 <= self.seed < 2**32, f"seed is {self.seed}: it must lie between 0 and 2**32 - 1")
 
 
@@ -214,6 +220,7 @@ def _smac(batch_steps: int, steps: int, **tuned_ppo: Any) -> dict[str, Settings]
         steps=steps,
         test_every=128_000,
         test_episodes=256,
+        changes={name: {"bootstrap_time_limit": False} for name in ("iql", "vdn")},
     )
     return {"paper": paper, "released": paper, "tuned": tuned}
 

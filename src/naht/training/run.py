@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -21,15 +22,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.agents.saved import Agent
+from naht.agents.saved import Agent, load_agent
 from naht.config import decode, encode, read_json
 from naht.devices import SHARED, SPLIT, check_devices, own_key, place, spread, total
 from naht.envs.base import Array, Environment, PyTree, task_hash, world_of
 from naht.errors import Interrupted, NahtError, require
-from naht.evaluation.play import play_episodes
+from naht.evaluation.play import Episodes, play_episodes
+from naht.evaluation.statistics import mean_interval
 from naht.learning.learner import Learner, make_learner
 from naht.rollout import Arena, ArenaState
-from naht.storage import digest, named_arrays, remove_unfinished, write_file
+from naht.storage import remove_unfinished, write_file
 from naht.teams.population import Population, Roster, load_members
 from naht.teams.sampler import Sampler, check_sampler, team_sampler
 from naht.training.checkpoints import KEEP, load_newest, newest_step, save_checkpoint, size_of
@@ -78,7 +80,7 @@ class Trainer:
 
     def acting_params(self, learner_state: PyTree) -> PyTree:
         """The learner's parameters as those of a population of one."""
-        return (jax.tree.map(lambda leaf: leaf[None], self.learner.policy_params(learner_state)),)
+        return _alone(self.learner.policy_params(learner_state))
 
     @partial(jax.jit, static_argnums=0)
     def _reset(self, key: Array) -> ArenaState:
@@ -132,15 +134,24 @@ class Trainer:
         state = TrainState(state.update + 1, key, learner, experience, arena, state.best_return)
         return state, metrics
 
+    def play(self, policy_params: PyTree, uncontrolled_params: PyTree, key: Array) -> Episodes:
+        """A test: episodes of the greedy policy in teams as in training."""
+        keys = key[None] if self.devices == 1 else jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(self.devices))
+        return play_episodes(self.arena(test=True), _alone(policy_params), uncontrolled_params, keys, self.devices)
+
     def test(self, state: TrainState, uncontrolled_params: PyTree) -> dict[str, float]:
-        """Returns of the greedy policy in teams as in training: over all, and by the number of controlled agents."""
+        """Mean returns over all episodes of a test, and by the number of controlled agents; means of its metrics."""
         key = jax.random.fold_in(state.key, 0x7E57)
-        ours = self.acting_params(state.learner)
-        done = play_episodes(self.arena(test=True), ours, uncontrolled_params, key, self.devices)
+        done = self.play(self.learner.policy_params(state.learner), uncontrolled_params, key)
         returns, n = np.asarray(done.episode_return, np.float64), np.asarray(done.team.controlled.sum(-1))
         result = {"test/return": float(returns.mean())}
         result |= {f"test/return_n{k}": float(returns[n == k].mean()) for k in np.unique(n)}
         return result | {f"test/{name}": float(np.mean(values)) for name, values in done.metrics.items()}
+
+
+def _alone(policy_params: PyTree) -> PyTree:
+    """A policy's parameters as those of a population of one."""
+    return (jax.tree.map(lambda leaf: leaf[None], policy_params),)
 
 
 def make_trainer(config: RunConfig) -> tuple[Trainer, Population]:
@@ -343,7 +354,7 @@ class _Run:
         self.folder, self.config = folder, config
         self.trainer, uncontrolled = make_trainer(config)
         self.uncontrolled_params = place(uncontrolled.params, self.trainer.devices, SHARED)
-        self.teammates = digest(named_arrays(uncontrolled.params))
+        self.teammates = uncontrolled.fingerprints
         self.world = world_of(config.task)
         self.checkpoint_every = checkpoint_every
         self.name = "/".join(folder.parts[-2:])
@@ -352,6 +363,7 @@ class _Run:
         self.steps_per_update = learner.num_envs * learner.rollout_steps
         self.total = self.trainer.num_updates * self.steps_per_update
         self.updates_per_test = max(1, round(config.test_every / self.steps_per_update))
+        self.kept_updates = {ceil((i + 1) * self.trainer.num_updates / config.keep) for i in range(config.keep)}
 
     def report(self, step: int, **facts: Any) -> None:
         event = Event(self.name, step, self.total, **facts)
@@ -372,10 +384,9 @@ class _Run:
         if found:
             state, facts = self.trainer.place(found[0]), found[1]
             offset, elapsed = facts["metrics_bytes"], facts["seconds"]
-            require(
-                facts["teammates"] == self.teammates,
-                f"the teammates of {self.folder} are not those it began with: {', '.join(self.config.teams.teammates)}",
-            )
+            began = facts["teammates"]
+            other = [name for name in self.teammates | began if self.teammates.get(name) != began.get(name)]
+            require(not other, f"teammates of {self.folder} are not those it began with: {', '.join(other)}")
             require(
                 facts["world"] == self.world,
                 f"the world of {self.folder} is not the one it began with: a file named in its settings has changed",
@@ -419,7 +430,10 @@ class _Run:
                 test_return = tested["test/return"]
                 if test_return > float(state.best_return):
                     state = self.trainer.place(state._replace(best_return=jnp.asarray(test_return, jnp.float32)))
-                    self._agent(state, step, test_return).save(self.folder / "best.safetensors")
+                    self._agent(state, step, test_return=test_return).save(self.folder / "best.safetensors")
+            if update in self.kept_updates:
+                agent = self._agent(state, step)
+                replace(agent, name=f"{agent.name}-step{step}").save(self.folder / "kept" / f"step{step}.safetensors")
             now = time.monotonic()
             # Speed leaves out the first step and the first test, which include compilation.
             if all(compiled[part] for part in parts):
@@ -437,7 +451,11 @@ class _Run:
             )
             finished = update == self.trainer.num_updates
             if finished:
-                self._agent(state, step, row["test/return"]).save(self.folder / "last.safetensors")
+                best = self._measured(load_agent(self.folder))
+                last = self._measured(self._agent(state, step, test_return=row["test/return"]))
+                self.report(step, message=f"in fresh episodes: best agent {_said(best)}, last agent {_said(last)}")
+                best.save(self.folder / "best.safetensors")
+                last.save(self.folder / "last.safetensors")
                 # Nobody goes on from here, and a replay is large.
                 self._save(state._replace(experience=()), elapsed + now - start, keep=1)
             elif signals or now - last_save >= self.checkpoint_every:
@@ -456,7 +474,18 @@ class _Run:
         }
         save_checkpoint(self.folder / "checkpoints", int(state.update) * self.steps_per_update, state, facts, keep)
 
-    def _agent(self, state: TrainState, step: int, test_return: float) -> Agent:
+    def _measured(self, agent: Agent) -> Agent:
+        """With its returns in fresh episodes on its card: those that no test has seen, of teams as in training."""
+        rounds = ceil(self.config.final_episodes / self.config.test_episodes)
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(self.config.seed), 0xF4E5), rounds)
+        params = place(agent.params, self.trainer.devices, SHARED)
+        played = [self.trainer.play(params, self.uncontrolled_params, key) for key in keys]
+        returns = mean_interval(np.concatenate([done.episode_return for done in played]).tolist())
+        measured = {"return": returns.mean, "half_width_95": returns.half_width, "episodes": returns.count}
+        metrics = {name: float(np.mean([done.metrics[name] for done in played])) for name in played[0].metrics}
+        return replace(agent, card=agent.card | {"measured": measured | metrics})
+
+    def _agent(self, state: TrainState, step: int, **tested: float) -> Agent:
         spec = self.config.task.spec
         card = {
             "task": encode(self.config.task),
@@ -464,10 +493,15 @@ class _Run:
             "algorithm": self.config.algorithm_name,
             "seed": self.config.seed,
             "steps": step,
-            "test_return": test_return,
-            "test_episodes": self.config.test_episodes,
+            **tested,
             "config": encode(self.config),
         }
         name = f"{self.config.algorithm_name}-seed{self.config.seed}"
         learner = self.trainer.learner
-        return Agent(name, learner.policy, learner.policy_params(state.learner), spec, card)
+        params, decoders = learner.policy_params(state.learner), learner.decoder_params(state.learner)
+        return Agent(name, learner.policy, params, spec, card, decoders)
+
+
+def _said(agent: Agent) -> str:
+    measured = agent.card["measured"]
+    return f"{measured['return']:.2f} ± {measured['half_width_95']:.2f}"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,8 +40,6 @@ class StarCraft:
 
     map: str = "5v6"
     """Name of the map, as for `Smac`."""
-    time_limit: Literal["terminal", "truncated"] = "terminal"
-    """What running out of time means to a learner, as for `Smac`."""
     state_last_action: bool = False
     """Put everybody's last action into the global state, as for `Smac`."""
     difficulty: str = "7"
@@ -56,7 +54,7 @@ class StarCraft:
 
     @cached_property
     def simulated(self) -> Smac:
-        return Smac(self.map, time_limit=self.time_limit, state_last_action=self.state_last_action)
+        return Smac(self.map, state_last_action=self.state_last_action)
 
     @property
     def spec(self) -> EnvSpec:
@@ -99,7 +97,7 @@ def in_starcraft(task: Environment, seed: int | None = None) -> StarCraft:
         raise NahtError(
             f"'{task.spec.name}' can't be played in StarCraft II: only the SMAC maps can, {', '.join(MAPS)}"
         )
-    return StarCraft(task.map, task.time_limit, task.state_last_action, seed=seed)
+    return StarCraft(task.map, task.state_last_action, seed=seed)
 
 
 class Game:
@@ -140,7 +138,7 @@ class Game:
             move_amount=MOVE_AMOUNT,
             difficulty=self.chosen.difficulty,
             seed=self.chosen.seed,
-            continuing_episode=self.chosen.time_limit == "truncated",
+            continuing_episode=True,  # makes it say whether the time has run out
             obs_all_health=True,
             obs_own_health=True,
             obs_last_action=False,

@@ -76,9 +76,6 @@ class Smac:
     """Name of the map."""
     rules: Literal["sc2", "smaclite"] = "sc2"
     """Constants: 'sc2' are those of the game, 'smaclite' those of SMAClite, for comparison with it."""
-    time_limit: Literal["terminal", "truncated"] = "terminal"
-    """What running out of time means to a learner: that nothing follows, as in the paper's runs, or that the battle
-    would have gone on."""
     state_last_action: bool = False
     """Put everybody's last action into the global state, as SMAC does by default and the paper does not."""
 
@@ -86,8 +83,6 @@ class Smac:
         for name, choices in (("map", MAPS), ("rules", RULES)):
             if getattr(self, name) not in choices:
                 raise unknown(name, getattr(self, name), choices)
-        if self.time_limit not in ("terminal", "truncated"):
-            raise unknown("time_limit", self.time_limit, ("terminal", "truncated"))
 
     @property
     def layout(self) -> Map:
@@ -151,12 +146,11 @@ class Smac:
         ts = self.view(state)
         over = state.time >= self.layout.limit
         won, lost = ts.metrics["battle_won"] > 0, ~ts.alive.any(0)
-        terminal = self.time_limit == "terminal"
         ended = won | lost
         return state, ts._replace(
             reward=self.reward(before, after, mended.sum(0), won),
-            terminated=ended | over if terminal else ended,
-            truncated=jnp.zeros_like(over) if terminal else over & ~ended,
+            terminated=ended,
+            truncated=over & ~ended,
         )
 
     def allowed(self, units: Units, actions: Array) -> Array:
