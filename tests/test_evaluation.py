@@ -130,6 +130,8 @@ def test_any_n_including_none_and_all():
         evaluate_mn(BITS, *populations(), episodes=4, num_controlled=[4])
     with pytest.raises(NahtError, match="episodes is 0"):
         evaluate_mn(BITS, *populations(), episodes=0)
+    with pytest.raises(NahtError, match="seed is -1: it can't be negative"):
+        evaluate_mn(BITS, *populations(), episodes=4, seed=-1)
 
 
 def test_episodes_that_end_early_count_once_with_their_own_length():

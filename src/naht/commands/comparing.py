@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from naht.agents.saved import load_agent, task_of
+from naht.agents.saved import Agent, load_agent, task_of
 from naht.commands.parsing import agent_files, parse
 from naht.errors import require
 from naht.evaluation.comparison import Difference, compare
@@ -48,9 +48,6 @@ class Compare:
     """Folder for the table and the episodes (.csv) and the figure (.png)."""
 
 
-COLUMNS = ("measure", "N", "ours", "theirs", "difference", "effect", "P(ours better)")
-
-
 def compare_(args: Sequence[str]) -> None:
     chosen = parse(Compare, "compare", args)
     require(bool(chosen.agents) and bool(chosen.with_), "AGENT missing: usage: naht compare A [A ...] --with B [B ...]")
@@ -69,7 +66,9 @@ def compare_(args: Sequence[str]) -> None:
         names=[str(path) for path in [*ours, *theirs]],
     )
     unit = differences[0].unit
-    table = Table(*COLUMNS, box=None, header_style="bold", padding=(0, 2, 0, 0))
+    names = _names(agents[: len(ours)], agents[len(ours) :])
+    columns = ("measure", "N", *names, "difference", "effect", f"P({names[0]} better)")
+    table = Table(*columns, box=None, header_style="bold", padding=(0, 2, 0, 0))
     for d in differences:
         low, high = d.improvement.low, d.improvement.high
         chance = f"{d.improvement.mean:.2f}" + ("" if low != low else f" ({low:.2f} to {high:.2f})")
@@ -78,10 +77,14 @@ def compare_(args: Sequence[str]) -> None:
     write_table(chosen.out / "comparison.csv", CSV, map(_line, differences))
     write_rows(chosen.out / "episodes.csv", rows)
     panels: dict[str, list[tuple[str, Interval]]] = {
-        measure: [(f"N = {d.num_controlled}", d.difference) for d in differences if d.measure == measure]
+        measure: [
+            ("all N" if d.num_controlled == "all" else f"N = {d.num_controlled}", d.difference)
+            for d in differences
+            if d.measure == measure
+        ]
         for measure in dict.fromkeys(d.measure for d in differences)
     }
-    forest(chosen.out / "comparison.png", panels, x_label=f"difference on {env.spec.name}: ours - theirs")
+    forest(chosen.out / "comparison.png", panels, x_label=f"{names[0]} minus {names[1]} on {env.spec.name}")
     console = Console()
     console.print(table)
     over = f"{len(ours)} and {len(theirs)} agents" if unit == "trials" else "paired episodes of these very agents"
@@ -90,6 +93,14 @@ def compare_(args: Sequence[str]) -> None:
     console.print(
         f"Table, episodes and figure: {chosen.out}/comparison.csv, episodes.csv, comparison.png", soft_wrap=True
     )
+
+
+def _names(ours: Sequence[Agent], theirs: Sequence[Agent]) -> tuple[str, str]:
+    """What to call the two methods: by their algorithms, if that tells them apart."""
+    first, second = ({agent.card.get("algorithm") for agent in side} for side in (ours, theirs))
+    if len(first) == len(second) == 1 and first != second:
+        return str(*first), str(*second)
+    return "ours", "theirs"
 
 
 CSV = ("measure", "num_controlled", "ours", "theirs", "difference", "low", "high", "effect", "improvement",

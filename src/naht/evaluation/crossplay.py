@@ -11,7 +11,7 @@ import numpy as np
 
 from naht.envs.base import Environment
 from naht.errors import require
-from naht.evaluation.play import block_keys, filled_up, in_blocks, play_blocks
+from naht.evaluation.play import block_keys, chance, filled_up, in_blocks, play_blocks
 from naht.evaluation.statistics import Interval, group_means, mean_interval
 from naht.rollout import Arena
 from naht.teams.population import Population
@@ -34,7 +34,7 @@ def play_meetings(
     m = env.spec.num_agents
     counts = list(range(1, m) if num_controlled is None else num_controlled)
     require(episodes >= 1, f"episodes is {episodes}: it must be at least 1")
-    rng = np.random.default_rng(seed)
+    rng = chance(seed)
     shape = (len(meetings), len(counts), episodes)
     ours, theirs = np.asarray(meetings, np.int32).reshape(-1, 2).T
     place = rng.random((*shape, m)).argsort(-1)

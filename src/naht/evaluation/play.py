@@ -81,6 +81,12 @@ def in_blocks(env: Environment, episodes: int) -> tuple[int, int]:
     return count, ceil(episodes / count)
 
 
+def chance(seed: int, *more: int) -> np.random.Generator:
+    """Random numbers of an evaluation: other ones for every seed, and for every number that is given besides."""
+    require(seed >= 0, f"seed is {seed}: it can't be negative")
+    return np.random.default_rng([seed, *more])
+
+
 def block_keys(rng: np.random.Generator, count: int) -> Array:
     """Random keys for a number of blocks, [K]."""
     return jax.random.wrap_key_data(jnp.asarray(rng.integers(2**32, size=(count, 2), dtype=np.uint32)))
@@ -160,7 +166,7 @@ def evaluate_sampler(
     check_sampler(sampler, env)
     blocks, size = in_blocks(env, episodes)
     arena = Arena(env, sampler, controlled.roster, uncontrolled.roster, size)
-    done = play_blocks(arena, controlled, uncontrolled, block_keys(np.random.default_rng(seed), blocks))
+    done = play_blocks(arena, controlled, uncontrolled, block_keys(chance(seed), blocks))
     return _as_rows(env, controlled, uncontrolled, done, episodes, seed, trial)
 
 
@@ -187,7 +193,7 @@ def evaluate_mn(
     blocks, size = in_blocks(env, episodes)
     keys, teams = [], []
     for n in counts:
-        rng = np.random.default_rng([seed, n, *[int(controlled.fingerprint, 16)] * (not common)])
+        rng = chance(seed, n, *[int(controlled.fingerprint, 16)] * (not common))
         team = balanced_teams(rng, m, n, episodes, len(controlled), len(uncontrolled))
         teams.append(filled_up(team, blocks * size))
         keys.append(block_keys(rng, blocks))

@@ -130,7 +130,7 @@ def forest(path: Path, panels: Mapping[str, Sequence[tuple[str, Interval]]], *, 
         axis.axvline(0, color="0.2", linewidth=0.8)
         axis.errorbar(means, y, xerr=[i.half_width for _, i in lines], fmt="o", color=COLOURS[0], capsize=3)
         axis.set_yticks(y, [label for label, _ in lines])
-        axis.invert_yaxis()
+        axis.set_ylim(len(lines) - 0.5, -0.5)
         axis.set_title(title, fontsize=11)
         axis.grid(axis="x", color="0.92")
         axis.set_axisbelow(True)
