@@ -1,27 +1,169 @@
-"""Settings as JSON and back.
+"""Settings: frozen dataclasses that check themselves, as JSON and back.
 
-Settings are frozen dataclasses. In JSON each is an object that names its class under "type". Only registered classes
-can be read back, so loading a file never runs anything that the file brought along.
+A setting's fields are checked against their declarations whenever one is made, be it from flags, from a file or in
+Python: the type, and the range that an annotation such as `Count` states. In JSON each setting is an object that names
+its class under "type". Only registered classes can be read back, so loading a file never runs anything that the file
+brought along.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Iterable
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from naht.errors import NahtError, unknown
+from naht.errors import NahtError, require, unknown
 
 T = TypeVar("T", bound=type)
 
 _TYPES: dict[str, type] = {}
+LARGEST = 2**53
+"""Whole numbers beyond this are mistakes, and not exact in JSON everywhere."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Which numbers a field takes, from `low` (or above it) to `high`."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+    """`low` itself is too low."""
+
+    def fits(self, value: float) -> bool:
+        return (self.low < value if self.above else self.low <= value) and value <= self.high
+
+    def __str__(self) -> str:
+        if self.high < math.inf:
+            return f"it must lie between {self.low:,} and {self.high:,}"
+        return "it must be positive" if self.above else f"it must be at least {self.low:g}"
+
+
+MOST_ENVS, MOST_NUMBERS = 1_000_000, 1_000_000
+"""More worlds side by side, or numbers of a layer or observation, are a slip of the hand."""
+
+Count = Annotated[int, Range(1)]
+"""How many: 1 or more."""
+Amount = Annotated[int, Range(0)]
+"""How many, or none."""
+Width = Annotated[int, Range(1, MOST_NUMBERS)]
+"""Numbers in a layer or an observation."""
+Seed = Annotated[int, Range(0, 2**32 - 1)]
+Positive = Annotated[float, Range(0, above=True)]
+NotNegative = Annotated[float, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+"""Between 0 and 1."""
 
 
 def setting(cls: T) -> T:
-    """Class decorator: this dataclass may appear in configuration files and agent cards."""
+    """Class decorator: this dataclass checks its fields, and may appear in configuration files and agent cards."""
     _TYPES[cls.__name__] = cls
+    # Before the class's own checks, which may count on the types.
+    own = getattr(cls, "__post_init__", None)
+    if own is None:
+        made: Any = getattr(cls, "__init__")  # noqa: B009 (mypy takes a class for an instance here)
+
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            made(self, *args, **kwargs)
+            check_fields(self)
+
+        setattr(cls, "__init__", wraps(made)(init))  # noqa: B010 (likewise)
+    elif not getattr(own, "checks_fields", False):  # an inherited one checks already
+
+        def checked(self: Any) -> None:
+            check_fields(self)
+            own(self)
+
+        checked.checks_fields = True  # type: ignore[attr-defined]
+        setattr(cls, "__post_init__", checked)  # noqa: B010 (likewise)
     return cls
+
+
+@cache
+def _declared(cls: Any) -> dict[str, Any]:
+    """The declared type of every field."""
+    try:
+        hints = get_type_hints(cls, include_extras=True)
+    except NameError:  # a class of the user's that refers to something local
+        return {}
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def check_fields(value: Any) -> None:
+    """Every field of a setting against its declaration: one sentence about the first that does not fit."""
+    cls: Any = type(value)
+    for name, declared in _declared(cls).items():
+        problem = _problem(declared, getattr(value, name))
+        require(problem is None, f"{name} is {_short(getattr(value, name))}: {problem}")
+
+
+def _short(value: Any) -> str:
+    text = f"'{value}'" if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _problem(declared: Any, value: Any) -> str | None:
+    """What is wrong with a value; None if it is what the declaration says, or that says nothing we know."""
+    origin, args = get_origin(declared), get_args(declared)
+    if origin is Annotated:
+        problem = _problem(args[0], value)
+        ranges = [part for part in args[1:] if isinstance(part, Range)]
+        wrong = [str(part) for part in ranges if not problem and not part.fits(value)]
+        return wrong[0] if wrong else problem
+    if origin in (Union, UnionType):
+        problems = [_problem(kind, value) for kind in args]
+        if None in problems:
+            return None
+        # Of several kinds, the one that the value is meant to be says most.
+        close = [p for kind, p in zip(args, problems, strict=True) if p and not p.startswith("it must be a ")]
+        return close[0] if close else f"it must be {' or '.join(_called(kind) for kind in args)}"
+    if origin is Literal:
+        fine = any(value == choice and type(value) is type(choice) for choice in args)
+        return None if fine else f"choose from {', '.join(map(str, args))}"
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return "it must be a list"
+        kinds = args[:1] * len(value) if args[1:] == (...,) else args
+        if len(kinds) != len(value):
+            return f"it must be a list of {len(kinds)}"
+        return next(
+            (problem for kind, item in zip(kinds, value, strict=True) if (problem := _problem(kind, item))), None
+        )
+    if declared is bool:
+        return None if isinstance(value, bool) else "it must be true or false"
+    if declared is int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return "it must be a whole number"
+        return None if abs(value) <= LARGEST else f"it must be at most {LARGEST}"
+    if declared is float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return "it must be a number"
+        return None if math.isfinite(value) else "it must be a finite number"
+    if declared is str:
+        return None if isinstance(value, str) else "it must be a text"
+    if declared is NoneType:
+        return None if value is None else "it must be a null"
+    if isinstance(declared, type) and dataclasses.is_dataclass(declared):
+        return None if isinstance(value, declared) else f"it must be a {declared.__name__}"
+    return None
+
+
+def _called(kind: Any) -> str:
+    """A kind of value in words."""
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "None"}
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _called(get_args(kind)[0])
+    if origin is Literal:
+        return " or ".join(f"'{choice}'" for choice in get_args(kind))
+    if origin is tuple:
+        return "a list"
+    return names.get(kind, getattr(kind, "__name__", str(kind)))
 
 
 def encode(value: Any) -> Any:
@@ -45,21 +187,48 @@ def decode(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     name = data.get("type")
-    if name not in _TYPES:
+    if not isinstance(name, str) or name not in _TYPES:
         raise unknown("type of setting", name, _TYPES)
     cls = _TYPES[name]
-    known = [f.name for f in dataclasses.fields(cls)]
+    known = {f.name: f for f in dataclasses.fields(cls)}
     for field in data:
         if field != "type" and field not in known:
             raise unknown(f"setting of {name}", field, known)
+    missing = [f.name for f in known.values() if f.name not in data and _needed(f)]
+    require(not missing, f"{name} lacks {', '.join(missing)}")
     return cls(**{k: decode(v) for k, v in data.items() if k != "type"})
+
+
+def _needed(field: dataclasses.Field) -> bool:
+    return field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def read_json(path: Path) -> Any:
     """Parse a JSON file, or say in one sentence why that can't be done."""
     try:
-        return json.loads(path.read_text())
+        return parse_json(path.read_bytes(), str(path))
     except OSError as e:
         raise NahtError(f"can't read {path}: {e.strerror}") from e
+
+
+def parse_json(text: str | bytes, what: str) -> Any:
+    """JSON as data; any mistake in it is one sentence about `what`."""
+    try:
+        return json.loads(text)
+    except RecursionError as e:
+        raise NahtError(f"{what} is not valid JSON of ours: it is nested too deeply") from e
     except ValueError as e:
-        raise NahtError(f"{path} is not valid JSON: {e}") from e
+        raise NahtError(f"{what} is not valid JSON: {e}") from e
+
+
+def whole_rows(text: bytes) -> Iterable[tuple[int, dict[str, Any]]]:
+    """(end in bytes, row) of every whole row of a JSON-lines file; what a full disk or a kill left of a row is none."""
+    end = 0
+    for line in text.split(b"\n")[:-1]:  # a row ends with a line break
+        end += len(line) + 1
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield end, row

@@ -16,7 +16,7 @@ import numpy as np
 from flax import linen as nn
 from flax import struct
 
-from naht.config import setting
+from naht.config import Amount, Width, setting
 from naht.envs.base import Array, EnvSpec, PyTree
 
 GRUResiduals = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
@@ -198,9 +198,9 @@ def normalise() -> nn.LayerNorm:
 class NetworkConfig:
     """The shape of a recurrent actor or critic."""
 
-    hidden: int = 64
+    hidden: Width = 64
     """Width of the dense layers and of the GRU."""
-    layers: int = 2
+    layers: Amount = 2
     """Dense layers before the GRU."""
     layer_norm: bool = True
     """LayerNorm after every dense layer and after the GRU."""

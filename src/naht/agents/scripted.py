@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from naht.agents.policy import Percept, Policy, choose, masked_log_probs, pick
 from naht.agents.python import Function, policy_in_file, python_policy
-from naht.config import setting
+from naht.config import Count, NotNegative, Share, setting
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.envs.predator_prey import DIRECTIONS, DT
 from naht.envs.smac.maps import MAPS
@@ -33,10 +33,6 @@ def _say_one(probability: Array, percept: Percept, key: Array) -> tuple[Array, A
     log_probs = masked_log_probs(jnp.stack([jnp.log1p(-p), jnp.log(p)], axis=-1), percept.avail[..., :2])
     action = jax.random.categorical(key, log_probs).astype(jnp.int32)
     return action, pick(log_probs, action)
-
-
-def _check_probability(name: str, value: float) -> None:
-    require(0.0 <= value <= 1.0, f"{name} is {value}: a probability lies between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -67,10 +63,7 @@ class _Clock(ABC):
 class Bernoulli(_Clock):
     """Says 1 with a fixed probability."""
 
-    p: float = 1 / 3
-
-    def __post_init__(self) -> None:
-        _check_probability("p", self.p)
+    p: Share = 1 / 3
 
     def probability(self, time: Array, slot: Array) -> Array:
         del time, slot
@@ -92,13 +85,9 @@ class Static(_Clock):
 class Explore(_Clock):
     """Says 1 with a probability that moves from `start` to `end`, linearly over the episode."""
 
-    start: float = 0.9
-    end: float = 0.1
-    horizon: int = 25
-
-    def __post_init__(self) -> None:
-        _check_probability("start", self.start)
-        _check_probability("end", self.end)
+    start: Share = 0.9
+    end: Share = 0.1
+    horizon: Count = 25
 
     def probability(self, time: Array, slot: Array) -> Array:
         del slot
@@ -111,7 +100,7 @@ class Explore(_Clock):
 class Turns(_Clock):
     """Seat t mod M says 1 at step t."""
 
-    num_agents: int = 3
+    num_agents: Count = 3
 
     def probability(self, time: Array, slot: Array) -> Array:
         return (slot == time % self.num_agents).astype(jnp.float32)
@@ -196,11 +185,8 @@ class Chaser(_Predator):
 class Interceptor(_Predator):
     """Heads for where the prey will be if both keep their velocities."""
 
-    steps: float = 5.0
+    steps: NotNegative = 5.0
     """How many steps it looks ahead."""
-
-    def __post_init__(self) -> None:
-        require(self.steps >= 0, f"steps is {self.steps}: nobody looks back, it is at least 0")
 
     def aim(self, obs: Array, slot: Array) -> Array:
         del slot
@@ -218,12 +204,8 @@ class Pincer(Interceptor):
     the prey; from 120 degrees on, the radius shrinks with the angle left, to 0 on its own side.
     """
 
-    num_agents: int = 3
-    radius: float = 0.3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.radius >= 0, f"radius is {self.radius}: a distance is at least 0")
+    num_agents: Count = 3
+    radius: NotNegative = 0.3
 
     def aim(self, obs: Array, slot: Array) -> Array:
         prey = _prey(obs)
@@ -245,12 +227,8 @@ class Ambush(Interceptor):
     distance to it.
     """
 
-    num_agents: int = 3
-    ahead: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.ahead >= 0, f"ahead is {self.ahead}: a distance is at least 0")
+    num_agents: Count = 3
+    ahead: NotNegative = 0.5
 
     def aim(self, obs: Array, slot: Array) -> Array:
         prey = _prey(obs)
@@ -270,7 +248,6 @@ class Decoy(Pincer):
     """The seat of the one who leaves."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(
             self.leaver in range(self.num_agents),
             f"leaver is {self.leaver}: a team of {self.num_agents} has seats 0 to {self.num_agents - 1}",
@@ -288,7 +265,7 @@ class Soldier(_Memoryless):
 
     prefers: Literal["nearest", "weakest", "first"] = "nearest"
     """Whom it attacks: the nearest, the one with the least health and shield, or the one with the lowest number."""
-    num_enemies: int = 6
+    num_enemies: Count = 6
     shields: bool = False
     """Do the enemies have shields?"""
 

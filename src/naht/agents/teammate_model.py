@@ -10,7 +10,7 @@ import numpy as np
 from flax import linen as nn
 
 from naht.agents.networks import GRU, dense, orthogonal
-from naht.config import setting
+from naht.config import Width, setting
 from naht.envs.base import Array, EnvSpec
 
 
@@ -19,9 +19,9 @@ from naht.envs.base import Array, EnvSpec
 class ModelConfig:
     """The shape of the teammate model."""
 
-    hidden: int = 64
+    hidden: Width = 64
     """Width of the encoder's GRU and of all hidden layers."""
-    embedding: int = 64
+    embedding: Width = 64
     """Size of the team embedding that the policy and the critic read."""
 
 

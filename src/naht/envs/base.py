@@ -9,15 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from naht.config import encode, setting
+from naht.config import MOST_NUMBERS, Range, Width, encode, setting
 
 Array = jax.Array
 PyTree = Any
+
+MOST_AGENTS = 1000
+TeamSize = Annotated[int, Range(1, MOST_AGENTS)]
+Horizon = Annotated[int, Range(1, 1_000_000)]
+"""Steps of an episode."""
 
 
 @setting
@@ -26,11 +31,11 @@ class EnvSpec:
     """The sizes that policies and learners need to know."""
 
     name: str
-    num_agents: int
-    obs_size: int
-    state_size: int
-    num_actions: int
-    horizon: int
+    num_agents: TeamSize
+    obs_size: Width
+    state_size: Annotated[int, Range(0, MOST_NUMBERS)]
+    num_actions: Width
+    horizon: Horizon
 
 
 class TimeStep(NamedTuple):

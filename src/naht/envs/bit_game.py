@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from naht.config import setting
-from naht.envs.base import Array, EnvSpec, TimeStep, opening
+from naht.envs.base import Array, EnvSpec, Horizon, TeamSize, TimeStep, opening
 from naht.errors import require
 
 
@@ -28,14 +28,13 @@ class BitGame:
     allowed, nobody dies, and the episode ends (truncated) after `horizon` steps.
     """
 
-    num_agents: int = 3
+    num_agents: TeamSize = 3
     """Team size M."""
-    horizon: int = 25
+    horizon: Horizon = 25
     """Steps per episode."""
 
     def __post_init__(self) -> None:
         require(self.num_agents >= 2, f"num_agents is {self.num_agents}: the bit game needs at least 2 agents")
-        require(self.horizon >= 1, f"horizon is {self.horizon}: an episode needs at least 1 step")
 
     @property
     def spec(self) -> EnvSpec:

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from naht.config import setting
-from naht.envs.base import Array, EnvSpec, TimeStep, opening
+from naht.config import Range, setting
+from naht.envs.base import MOST_AGENTS, Array, EnvSpec, Horizon, TeamSize, TimeStep, opening
 from naht.envs.prey import SHIPPED, Prey, load_prey
 from naht.errors import require
 
@@ -108,11 +108,11 @@ class PredatorPrey:
     The metric `catches` counts the steps in which at least two predators touched the prey.
     """
 
-    num_agents: int = 3
+    num_agents: TeamSize = 3
     """Predators M."""
-    num_obstacles: int = 2
+    num_obstacles: Annotated[int, Range(0, MOST_AGENTS)] = 2
     """Fixed round obstacles."""
-    horizon: int = 100
+    horizon: Horizon = 100
     """Steps per episode."""
     reward: Literal["sum", "team"] = "sum"
     """'sum': +1 for every predator that touches the prey while at least two do. 'team': +1 once for such a step. Either
@@ -123,9 +123,6 @@ class PredatorPrey:
 
     def __post_init__(self) -> None:
         require(self.num_agents >= 2, f"num_agents is {self.num_agents}: a catch needs at least 2 predators")
-        require(self.num_obstacles >= 0, f"num_obstacles is {self.num_obstacles}: it can't be negative")
-        require(self.horizon >= 1, f"horizon is {self.horizon}: an episode needs at least 1 step")
-        require(self.reward in ("sum", "team"), f"reward is '{self.reward}': choose sum or team")
 
     @cached_property
     def spec(self) -> EnvSpec:
@@ -213,11 +210,11 @@ class Flight:
     prey's ends with two zeros. Otherwise as `PredatorPrey`.
     """
 
-    num_predators: int = 3
+    num_predators: TeamSize = 3
     """Predators."""
-    num_obstacles: int = 2
+    num_obstacles: Annotated[int, Range(0, MOST_AGENTS)] = 2
     """Fixed round obstacles."""
-    horizon: int = 100
+    horizon: Horizon = 100
     """Steps per episode."""
 
     @cached_property

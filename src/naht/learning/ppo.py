@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from naht.agents.networks import NetworkConfig, RecurrentNetwork, init_params
 from naht.agents.policy import masked_log_probs, pick
 from naht.agents.recurrent import RecurrentParams, RecurrentPolicy
 from naht.agents.teammate_model import ModelConfig, TeammateDecoders, others
-from naht.config import setting
+from naht.config import MOST_ENVS, Count, NotNegative, Positive, Range, Share, setting
 from naht.devices import SHARED, SPLIT, own_key
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
@@ -37,37 +37,37 @@ from naht.rollout import Trajectory
 class PPOConfig:
     """Settings of the PPO learner."""
 
-    num_envs: int = 256
+    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 256
     """Environments in a batch; each plays `rollout_steps` per update."""
-    rollout_steps: int | None = None
+    rollout_steps: Count | None = None
     """Steps per environment and update; None: one horizon, so that fixed-length tasks give whole episodes."""
-    epochs: int = 5
+    epochs: Count = 5
     """Passes over each batch."""
-    minibatches: int = 1
+    minibatches: Count = 1
     """Optimiser steps per pass."""
-    sequence_length: int | None = None
+    sequence_length: Count | None = None
     """Cut the batch into sequences of this many steps, each starting from its stored hidden state; None: uncut."""
-    lr: float = 5e-4
+    lr: Positive = 5e-4
     """Learning rate of actor and critic."""
-    lr_end: float | None = None
+    lr_end: NotNegative | None = None
     """Learning rate at the end of the run (linear in between); None: constant."""
-    max_grad_norm: float = 10.0
+    max_grad_norm: Positive = 10.0
     """Gradients of actor and critic are each scaled down to this norm."""
-    gamma: float = 0.99
+    gamma: Share = 0.99
     """Discount."""
-    gae_lambda: float = 0.95
+    gae_lambda: Share = 0.95
     """Lambda of the TD(lambda) targets and advantages."""
-    clip: float = 0.1
+    clip: Positive = 0.1
     """PPO's clip of the probability ratio, and of the value's change with `clip_value`."""
     clip_value: bool = False
     """Clip the value's change as well."""
-    entropy: float = 0.05
+    entropy: NotNegative = 0.05
     """Weight of the entropy bonus."""
-    entropy_end: float | None = None
+    entropy_end: NotNegative | None = None
     """Entropy weight at the end of the run (linear in between); None: constant."""
     value_loss: Literal["mse", "huber"] = "mse"
     """Loss of the critic."""
-    huber_delta: float = 10.0
+    huber_delta: Positive = 10.0
     """Where the Huber loss turns linear."""
     standardise_rewards: Literal["mean-std", "std", "no"] = "mean-std"
     """Standardise rewards by running statistics: mean and std, std only, or not at all."""
@@ -85,33 +85,20 @@ class PPOConfig:
     """Train the critic on the uncontrolled agents' data as well (UCD)."""
     modelling: bool = True
     """Teammate model on (POAM) or off (IPPO)."""
-    model_epochs: int = 5
+    model_epochs: Count = 5
     """Passes of the teammate model over each batch."""
-    model_minibatches: int = 1
+    model_minibatches: Count = 1
     """Optimiser steps of the teammate model per pass."""
-    model_lr: float = 5e-4
+    model_lr: Positive = 5e-4
     """Learning rate of the teammate model."""
-    model_max_grad_norm: float = 5.0
+    model_max_grad_norm: Positive = 5.0
     """Gradients of the teammate model are scaled down to this norm."""
-    chunk: int = 24
+    chunk: Count = 24
     """Rows whose gradient is computed at once: small enough for the processor's cache. Changes speed only."""
     network: NetworkConfig = NetworkConfig()
     """Actor and critic."""
     model: ModelConfig = ModelConfig()
     """Teammate model."""
-
-    def __post_init__(self) -> None:
-        counts = ("num_envs", "epochs", "minibatches", "model_epochs", "model_minibatches", "chunk")
-        positive = ("lr", "max_grad_norm", "clip", "huber_delta", "model_lr", "model_max_grad_norm")
-        for name in counts:
-            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
-        for name in positive:
-            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be positive")
-        for name in ("gamma", "gae_lambda"):
-            require(0 <= getattr(self, name) <= 1, f"{name} is {getattr(self, name)}: it must lie between 0 and 1")
-        for name in ("rollout_steps", "sequence_length"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"{name} is {value}: it must be at least 1")
 
 
 class PPOParams(NamedTuple):

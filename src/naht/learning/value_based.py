@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax.flatten_util import ravel_pytree
 from naht.agents.networks import NetworkConfig, dense, init_params
 from naht.agents.policy import pick
 from naht.agents.value import ValueParams, ValuePolicy, best_action
-from naht.config import setting
+from naht.config import MOST_ENVS, Count, NotNegative, Positive, Range, Share, Width, setting
 from naht.devices import SHARED, check_devices, own_key
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
@@ -38,41 +38,41 @@ Mixing = Literal["none", "sum", "monotonic"]
 class ValueConfig:
     """Settings of the value-based learner."""
 
-    num_envs: int = 32
+    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 32
     """Environments in a batch; each plays `rollout_steps` per update."""
-    rollout_steps: int | None = None
+    rollout_steps: Count | None = None
     """Steps per environment and batch; None: one horizon, so that fixed-length tasks give whole episodes."""
     mixing: Mixing = "none"
     """How agents' values become the team's: not at all (IQL), as their sum (VDN), by a monotonic network (QMIX)."""
-    capacity: int = 5000
+    capacity: Count = 5000
     """Sequences that the replay holds."""
-    batch: int = 32
+    batch: Count = 32
     """Sequences per optimiser step."""
-    updates_per_sequence: float = 1.0
+    updates_per_sequence: Positive = 1.0
     """Optimiser steps per collected sequence."""
-    learning_starts: int = 32
+    learning_starts: Count = 32
     """Sequences to collect before the first optimiser step."""
-    lr: float = 5e-4
+    lr: Positive = 5e-4
     """Learning rate."""
-    lr_end: float | None = None
+    lr_end: NotNegative | None = None
     """Learning rate at the end of the run (linear in between); None: constant."""
-    max_grad_norm: float = 10.0
+    max_grad_norm: Positive = 10.0
     """Gradients are scaled down to this norm."""
-    gamma: float = 0.99
+    gamma: Share = 0.99
     """Discount."""
-    td_lambda: float = 0.0
+    td_lambda: Share = 0.0
     """Lambda of the targets: 0 is one step, more looks further ahead along what was done (Peng's Q(lambda))."""
     double_q: bool = True
     """The online network chooses the next action, the target network values it."""
-    target_every: int = 200
+    target_every: Count = 200
     """Optimiser steps between updates of the target network."""
-    target_rate: float = 1.0
+    target_rate: Share = 1.0
     """How far the target network then moves: 1 copies, less is a soft update."""
-    epsilon_start: float = 1.0
+    epsilon_start: Share = 1.0
     """Probability of a random action at the start."""
-    epsilon_end: float = 0.05
+    epsilon_end: Share = 0.05
     """The same at the end of the schedule."""
-    epsilon_steps: int = 50_000
+    epsilon_steps: Count = 50_000
     """Environment steps of the schedule, linear."""
     standardise_rewards: Literal["mean-std", "std", "no"] = "mean-std"
     """Standardise rewards by running statistics: mean and std, std only, or not at all."""
@@ -80,31 +80,14 @@ class ValueConfig:
     """Bootstrap from the value of the last observation when the clock ends an episode."""
     network: NetworkConfig = NetworkConfig(layers=1, layer_norm=False, input_norm=False)
     """The agents' network of action values."""
-    mixing_width: int = 32
+    mixing_width: Width = 32
     """Width of the monotonic mixing network."""
-    mixing_hidden: int = 64
+    mixing_hidden: Width = 64
     """Width of the networks that give its weights."""
-    chunk: int = 8
+    chunk: Count = 8
     """Sequences whose gradient is computed at once: small enough for the processor's cache. Changes speed only."""
 
     def __post_init__(self) -> None:
-        counts = (
-            "num_envs",
-            "capacity",
-            "batch",
-            "learning_starts",
-            "target_every",
-            "epsilon_steps",
-            "chunk",
-        )
-        for name in (*counts, "mixing_width", "mixing_hidden"):
-            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
-        for name in ("lr", "max_grad_norm", "updates_per_sequence"):
-            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}: it must be positive")
-        for name in ("gamma", "td_lambda", "epsilon_start", "epsilon_end", "target_rate"):
-            require(0 <= getattr(self, name) <= 1, f"{name} is {getattr(self, name)}: it must lie between 0 and 1")
-        value = self.rollout_steps
-        require(value is None or value >= 1, f"rollout_steps is {value}: it must be at least 1")
         require(
             self.capacity % self.num_envs == 0,
             f"capacity is {self.capacity}: it must be a multiple of num_envs, {self.num_envs}",

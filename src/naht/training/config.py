@@ -9,10 +9,10 @@ import tyro
 
 from naht.agents.networks import NetworkConfig
 from naht.agents.teammate_model import ModelConfig
-from naht.config import setting
+from naht.config import MOST_ENVS, Amount, Count, Range, Seed, setting
 from naht.envs.base import Environment
 from naht.envs.registry import make_env, task
-from naht.errors import require, unknown
+from naht.errors import unknown
 from naht.learning.learner import AlgorithmConfig
 from naht.learning.ppo import PPOConfig
 from naht.learning.value_based import Mixing, ValueConfig
@@ -54,28 +54,22 @@ class RunConfig(Generic[TaskT]):
     """The learner's settings."""
     teams: TeamsConfig = field(default_factory=TeamsConfig)
     """Who plays."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of everything random in the run."""
-    steps: int = 100_000
+    steps: Count = 100_000
     """Environment steps; a step moves the whole team once."""
-    test_every: int = 5_000
+    test_every: Count = 5_000
     """Environment steps between tests with greedy policies."""
-    test_episodes: int = 128
+    test_episodes: Annotated[int, Range(1, MOST_ENVS)] = 128
     """Episodes of each test."""
-    final_episodes: int = 1024
+    final_episodes: Count = 1024
     """Fresh episodes in which the best and the last agent are measured when the run ends, in whole tests. The best test
     of a run is the highest of many and says too much."""
-    keep: int = 0
+    keep: Amount = 0
     """Agents to keep, evenly spaced over the run, for questions about how things change."""
-    devices: int | None = None
+    devices: Count | None = None
     """Cores or accelerators that share every batch; None: as many as there are. Part of the result: another number
     draws other random numbers."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "test_every", "test_episodes", "final_episodes"):
-            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
-        require(self.keep >= 0, f"keep is {self.keep}: it can't be negative")
-        require(0 <= self.seed < 2**32, f"seed is {self.seed}: it must lie between 0 and 2**32 - 1")
 
 
 @dataclass(frozen=True)
