@@ -128,7 +128,8 @@ def test_uncontrolled_data_train_the_critic_only_if_asked(ucd):
     _, batch, _ = prepare(learner, state, tr)
     clean = gradients(learner, state, batch)["critic"]
     controlled, alive = (
-        jnp.moveaxis(leaf, 2, 1).reshape(batch.agents.first.shape) for leaf in (batch.teams.controlled, batch.teams.alive)
+        jnp.moveaxis(leaf, 2, 1).reshape(batch.agents.first.shape)
+        for leaf in (batch.teams.controlled, batch.teams.alive)
     )
     np.testing.assert_array_equal(batch.agents.critic_weight > 0, controlled | ucd)
     dirty = gradients(learner, state, poisoned(batch, ~controlled, "target", "value"))["critic"]

@@ -1,13 +1,15 @@
 """Runs survive anything: exact resume, damage, full disks, bad numbers, signals."""
 
+import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -26,6 +28,7 @@ from naht import (
     read_metrics,
     resume,
     run_config,
+    setting,
     team_sampler,
     train,
 )
@@ -33,6 +36,7 @@ from naht.agents.networks import NetworkConfig
 from naht.agents.teammate_model import ModelConfig
 from naht.cli import main
 from naht.commands.training import print_finished
+from naht.envs.bit_game import BitGame
 from naht.errors import Interrupted
 from naht.storage import read_arrays, tree_like
 from naht.training import run as run_module
@@ -61,7 +65,7 @@ FILES = ("metrics.jsonl", "best.safetensors", "last.safetensors", "best.card.jso
 def fingerprint(folder: Path) -> dict[str, bytes]:
     """Everything that must be the same, bit for bit: results, and the arrays of the last checkpoint."""
     contents = {name: (folder / name).read_bytes() for name in FILES}
-    newest = sorted((folder / "checkpoints").iterdir())[-1]
+    newest = sorted((folder / "checkpoints").glob("[0-9]*"))[-1]
     arrays, _ = read_arrays(newest / "state.safetensors")
     return contents | {name: array.tobytes() for name, array in arrays.items()}
 
@@ -173,9 +177,11 @@ def test_editing_a_teammates_file_is_noticed(tmp_path):
     before = bots.read_text()
     bots.write_text(before.replace("return 1", "return 0"))
     with pytest.raises(NahtError, match=r"are not those it began with: .*bots.py:one, .*bots.py:zero$"):
+        resume(tmp_path / "run", trust=True)
+    with pytest.raises(NahtError, match=r"config.json names a teammate in Python, .*bots.py:one: .*add --trust"):
         resume(tmp_path / "run")
     bots.write_text(before)
-    resume(tmp_path / "run")
+    resume(tmp_path / "run", trust=True)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(uninterrupted, tmp_path):
@@ -323,17 +329,146 @@ def test_damaged_checkpoints_are_named_and_the_previous_one_is_used(uninterrupte
         resume(folder, report=lambda e, seen=messages: seen.append(e.message) if e.message else None)
         assert str(newest) in messages[0]
         assert "damaged" in messages[0] or "truncated" in messages[0]
+        aside = folder / f"checkpoints/damaged-{newest.parent.name}/state.safetensors"
+        assert aside.read_bytes() == content[: {"truncate": len(content) // 2, "flip": None, "empty": 0}[damage]]
         assert resumes(folder) == [int(older.parent.name)]
         assert fingerprint(folder) == fingerprint(uninterrupted)
 
 
-def test_all_checkpoints_damaged_starts_from_the_beginning(uninterrupted, tmp_path):
+def test_all_checkpoints_damaged_starts_over_only_when_told(uninterrupted, tmp_path):
+    folder = tmp_path / "run"
     with pytest.raises(Stop):
-        train(small(), tmp_path / "run", checkpoint_every=0, report=stop_at(200))
-    for path in (tmp_path / "run/checkpoints").glob("*/state.safetensors"):
+        train(small(), folder, checkpoint_every=0, report=stop_at(200))
+    for path in (folder / "checkpoints").glob("*/state.safetensors"):
         path.write_bytes(b"nonsense")
-    resume(tmp_path / "run")
-    assert fingerprint(tmp_path / "run") == fingerprint(uninterrupted)
+    metrics = (folder / "metrics.jsonl").read_bytes()
+    for _ in range(2):  # asked twice, it says the same
+        with pytest.raises(NahtError, match=r"no checkpoint of .* is whole; to begin again at step 0"):
+            resume(folder)
+    assert (folder / "metrics.jsonl").read_bytes() == metrics
+    assert len(list((folder / "checkpoints").glob("damaged-*/state.safetensors"))) == 2
+    resume(folder, start_over=True)
+    assert "starts over from nothing" in (folder / "progress.log").read_text()
+    assert fingerprint(folder) == fingerprint(uninterrupted)
+
+
+def test_a_checkpoint_belongs_to_its_settings(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        train(small(), folder, checkpoint_every=0, report=stop_at(200))
+    before = snapshot(folder)
+    settings = json.loads((folder / "config.json").read_text())
+    for change, sentence in (
+        ({"seed": 7}, "seed is 7, was 0"),
+        ({"algorithm": settings["algorithm"] | {"lr": 0.1}}, "algorithm.lr is 0.1, was 0.0005"),
+        ({"algorithm": settings["algorithm"] | {"num_envs": 8}}, "algorithm.num_envs is 8, was 4"),
+        ({"steps": 800}, "steps is 800, was 400"),
+    ):
+        (folder / "config.json").write_text(json.dumps(settings | change))
+        with pytest.raises(NahtError, match=sentence):
+            resume(folder)
+    (folder / "config.json").write_bytes(before["config.json"])
+    assert snapshot(folder) == before  # nothing was touched
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """All files but the lock."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+MORTAL = """
+import ctypes, sys
+# Root reads whatever it likes; without these two capabilities it is a user like any other.
+header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+libc = ctypes.CDLL(None)
+assert libc.capget(header, data) == 0
+data[0] &= ~0b110
+assert libc.capset(header, data) == 0
+from naht.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_unreadable_checkpoints_are_not_damaged(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        train(small(), folder, checkpoint_every=0, report=stop_at(200))
+    files = sorted((folder / "checkpoints").glob("*/state.safetensors"))
+    before = snapshot(folder)
+    for path in files:
+        path.chmod(0)
+    said = subprocess.run(
+        [sys.executable, "-c", MORTAL, "resume", str(folder)], capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 2
+    assert f"can't read {files[-1]}: Permission denied" in said.stderr
+    assert said.stderr.count("\n") == 1
+    for path in files:
+        path.chmod(0o600)
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize("file", ["last.safetensors", "best.safetensors", "best.card.json", "both"])
+@pytest.mark.parametrize("how", ["missing", "empty", "truncated"])
+def test_a_finished_run_mends_itself(uninterrupted, tmp_path, file, how):
+    folder = tmp_path / "run"
+    shutil.copytree(uninterrupted, folder)
+    for name in ("last.safetensors", "best.safetensors") if file == "both" else (file,):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(b"" if how == "empty" else content[: len(content) // 2])
+        if how == "missing":
+            (folder / name).unlink()
+    resume(folder)
+    lost_best = "best.safetensors" in (file, "best.safetensors" if file == "both" else "")
+    if lost_best and load_agent(uninterrupted).card["steps"] != 400:
+        assert "the last agent takes the place of the best one" in (folder / "progress.log").read_text()
+        assert load_agent(folder).card["steps"] == 400
+    elif how != "missing" and file == "best.card.json":
+        pass  # the file that people read; the agent's own copy is whole
+    else:
+        assert fingerprint(folder) == fingerprint(uninterrupted)
+
+
+def test_half_a_row_is_none(uninterrupted, tmp_path):
+    """As a full disk leaves it, in either file: curves are drawn without it, and a resumed run cuts it off."""
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        train(small(), folder, checkpoint_every=0, report=stop_at(200))
+    for name in ("metrics.jsonl", "timing.jsonl"):
+        with open(folder / name, "a") as f:
+            f.write('{"step": 220, "upd')
+    assert read_metrics(folder)[-1]["step"] == 200
+    resume(folder)
+    assert fingerprint(folder) == fingerprint(uninterrupted)
+    assert [r["step"] for r in read_metrics(folder) if "seconds" in r] == list(range(20, 401, 20))
+
+
+@setting
+@dataclass(frozen=True)
+class Endless(BitGame):
+    """Forgets to say when an episode is over."""
+
+    def step(self, key, state, actions):
+        state, ts = super().step(key, state, actions)
+        return state, ts._replace(truncated=jnp.zeros((), bool))
+
+
+def test_a_world_without_an_end_is_noticed(tmp_path):
+    config = replace(small(), task=Endless(horizon=10))
+    with pytest.raises(NahtError, match="has not ended after 10 steps, its horizon is 10: step must set truncated"):
+        train(config, tmp_path / "run")
+    ours = Population(load_members(["static"], make_env("bit-game").spec))
+    with pytest.raises(NahtError, match="has not ended after 10 steps"):
+        evaluate_sampler(Endless(horizon=10), team_sampler(3, 0, "all"), ours, Population([]), episodes=4)
+
+
+def test_too_large_a_run_leaves_nothing_behind(tmp_path):
+    config = small()
+    config = replace(config, algorithm=replace(config.algorithm, num_envs=10**6, rollout_steps=10**5), devices=1)
+    with pytest.raises(NahtError, match="GiB of memory, the machine has"):
+        train(config, tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 def test_lost_metrics_and_exchanged_teammates_are_noticed(uninterrupted, tmp_path):
@@ -416,7 +551,7 @@ def test_too_little_room_is_noticed_before_training(tmp_path, monkeypatch):
 
 def test_an_unwritable_folder_is_an_error_before_training(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(NahtError, match="can't write to"):
+    with pytest.raises(NahtError, match=r"can't write .* is a file"):
         train(small(), tmp_path / "file" / "run")
 
 
@@ -470,7 +605,7 @@ def test_several_runs_use_several_processes(uninterrupted, tmp_path):
 def test_a_mistake_in_a_worker_reaches_the_user(tmp_path):
     jobs = [Job(small(seed=s), tmp_path / "file" / f"seed{s}") for s in range(2)]
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(NahtError, match="can't write to"):
+    with pytest.raises(NahtError, match=r"can't write .* is a file"):
         run_all(jobs, workers=2)
 
 

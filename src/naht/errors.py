@@ -10,6 +10,10 @@ class NahtError(Exception):
     """A mistake the user can mend. The command line prints it as one line and leaves with code 2."""
 
 
+class Damaged(NahtError):
+    """A file is not what was once written: cut off, or changed."""
+
+
 class Interrupted(Exception):
     """A run was asked to stop by a signal, and is saved."""
 

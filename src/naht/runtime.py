@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from naht.cache import install
+from naht.errors import require
 
 OURS: dict[str, str] = {}
 """Environment variables as `configure` sets them where the user has not: `naht doctor` tells the two apart by this."""
@@ -38,7 +39,11 @@ def configure() -> None:
         _default("JAX_COMPILATION_CACHE_DIR", str(cache_folder() / "jax"))
     _default("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
     _default("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
-    _default("JAX_NUM_CPU_DEVICES", os.environ.get("NAHT_DEVICES") or str(usable_cores()))
+    devices = os.environ.get("NAHT_DEVICES") or str(usable_cores())
+    require(
+        devices.isdecimal() and 1 <= int(devices) <= 1024, f"NAHT_DEVICES is '{devices}': it must be from 1 to 1024"
+    )
+    _default("JAX_NUM_CPU_DEVICES", devices)
     install()  # imports JAX, which reads the variables above: last
 
 

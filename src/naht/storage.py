@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +23,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
-from naht.errors import NahtError
+from naht.config import parse_json
+from naht.errors import Damaged, NahtError, require
 
 PyTree = Any
 
@@ -98,26 +104,116 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, An
     # safetensors writes memory as it lies, so a transposed view would come back scrambled.
     arrays = {name: np.asarray(a, order="C") for name, a in arrays.items()}
     header = header | {"sha256": digest(arrays)}
+    header |= {HEADER_SUM: _sum(header)}
     write_file(path, to_safetensors(arrays, metadata={"naht": json.dumps(header)}))
     return header
 
 
-def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays and header of a file from `write_arrays`. A missing, damaged or foreign file is one clear sentence."""
+def read_arrays(path: Path, *, most: float = math.inf) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and header of a file from `write_arrays`. A missing, damaged or foreign file is one clear sentence.
+
+    A file of more than `most` bytes is refused before it is read.
+    """
+    with _opened(path, most) as f:
+        header = _header(f, path)
+        arrays = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a dict)
+    if header.get("sha256") != digest(arrays):
+        raise Damaged(f"{path} is damaged: its content does not match its checksum")
+    return arrays, header
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The header alone, at once however large the file is; nothing is verified."""
+    with _opened(path) as f:
+        return _header(f, path)
+
+
+@contextmanager
+def _opened(path: Path, most: float = math.inf) -> Iterator[Any]:
+    """A safetensors file. What can't be read, and what is no such file, are different sentences."""
     if not path.is_file():
         raise NahtError(f"there is no file {path}")
     try:
+        path.open("rb").close()  # what may not be read is not damaged
+        size = path.stat().st_size
+        require(size <= most, f"{path} has {size:,} bytes: a file of this kind has at most {most:,}")
         with safe_open(path, framework="numpy") as f:
-            metadata = f.metadata() or {}
-            arrays = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError) as e:
-        raise NahtError(f"{path} is truncated or not a safetensors file ({e})") from e
-    if "naht" not in metadata:
-        raise NahtError(f"{path} was not written by naht: it has no header of ours")
-    header = json.loads(metadata["naht"])
-    if header.get("sha256") != digest(arrays):
-        raise NahtError(f"{path} is damaged: its content does not match its checksum")
-    return arrays, header
+            yield f
+    except OSError as e:
+        raise NahtError(f"can't read {path}: {e.strerror or e}") from e
+    except (SafetensorError, ValueError, TypeError, KeyError) as e:
+        raise Damaged(f"{path} is truncated or not a safetensors file ({_one_line(e)})") from e
+
+
+def _header(f: Any, path: Path) -> dict[str, Any]:
+    metadata = f.metadata() or {}
+    require("naht" in metadata, f"{path} was not written by naht: it has no header of ours")
+    try:
+        header = parse_json(metadata["naht"], f"the header of {path}")
+    except NahtError as e:
+        raise Damaged(str(e)) from e
+    require(isinstance(header, dict), f"the header of {path} is no JSON object")
+    if header.get(HEADER_SUM, _sum(header)) != _sum(header):  # files of before have none
+        raise Damaged(f"{path} is damaged: its header does not match its checksum")
+    return header
+
+
+HEADER_SUM = "header_sha256"
+
+
+def _sum(header: dict[str, Any]) -> str:
+    text = json.dumps({k: v for k, v in header.items() if k != HEADER_SUM}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_weights(arrays: dict[str, np.ndarray], what: str) -> None:
+    """Weights of a network are finite floating-point numbers."""
+    for name, array in arrays.items():
+        require(array.dtype.kind == "f", f"{what}: '{name}' holds {array.dtype}, not floating-point numbers")
+        require(bool(np.isfinite(array).all()), f"{what}: '{name}' has numbers that are not finite")
+
+
+def check_output(path: Path, *, folder: bool = False) -> None:
+    """Can this file, or folder of files, be written? To be asked before any work whose results go there."""
+    try:
+        if folder:
+            require(path.is_dir() or not path.exists(), f"can't write to {path}: it is a file")
+        else:
+            require(not path.is_dir(), f"can't write {path}: it is a folder")
+        there = path
+        while not there.exists():
+            there = there.parent
+        inside = there if there.is_dir() else there.parent
+        require(inside.is_dir(), f"can't write {path}: {inside} is a file")
+        require(there == path or there.is_dir(), f"can't write {path}: {there} is a file")
+        require(os.access(inside, os.W_OK | os.X_OK), f"can't write {path}: no permission to write in {inside}")
+    except OSError as e:
+        raise NahtError(f"can't write {path}: {e.strerror}") from e
+
+
+def saved(write: Callable[[Path], object], path: Path) -> Path:
+    """Write results to a file or folder by `write(path)`. Where that fails they are not lost: they go to a temporary
+    folder, and the user is told."""
+    try:
+        write(path)
+    except OSError as e:
+        elsewhere = Path(tempfile.mkdtemp(prefix="naht-")) / path.name
+        write(elsewhere)
+        print(f"naht: can't write {path} ({e.strerror}): saved as {elsewhere}", file=sys.stderr)
+        return elsewhere
+    return path
+
+
+def is_whole(path: Path) -> bool:
+    """Is there a file of ours, undamaged? One that may not be read is an error."""
+    try:
+        return path.is_file() and bool(read_arrays(path))
+    except Damaged:
+        return False
+
+
+def _one_line(e: Exception) -> str:
+    return " ".join(str(e).split()) or type(e).__name__
 
 
 def remove_unfinished(folder: Path) -> None:

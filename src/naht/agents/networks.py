@@ -146,15 +146,25 @@ def init_params(module: nn.Module, key: Array, *inputs: Array) -> PyTree:
     """The parameters of a network that will read such inputs; biases start at 0.
 
     They are drawn by NumPy: compiled, the decompositions of all these shapes would take longer than the first update.
+    Under `jax.eval_shape` nothing is drawn.
     """
     shapes = jax.eval_shape(module.init, key, *inputs)
+    if isinstance(key, jax.core.Tracer):
+        unboxed = jax.tree.map(
+            lambda leaf: leaf.value if _is_orthogonal(leaf) else leaf, shapes, is_leaf=_is_orthogonal
+        )
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), unboxed)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
     def draw(leaf: Any) -> Array:
-        values = leaf.draw(rng) if isinstance(leaf, Orthogonal) else np.zeros(leaf.shape)
+        values = leaf.draw(rng) if _is_orthogonal(leaf) else np.zeros(leaf.shape)
         return jnp.asarray(values, jnp.float32)
 
-    return jax.tree.map(draw, shapes, is_leaf=lambda leaf: isinstance(leaf, Orthogonal))
+    return jax.tree.map(draw, shapes, is_leaf=_is_orthogonal)
+
+
+def _is_orthogonal(leaf: Any) -> bool:
+    return isinstance(leaf, Orthogonal)
 
 
 class GRU(nn.Module):

@@ -13,10 +13,18 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 import runpy
-from collections.abc import Callable
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -95,12 +103,16 @@ class PythonPolicy:
             if avail[at].any():  # nothing is allowed in seats of others
                 own = (*start, *at)
                 situation = Situation(obs[at], avail[at], int(last_action[at]), int(slot[at]), before[at], own)
-                action[at], after[at] = self.call(situation)
+                with _thinking(self.name):
+                    action[at], after[at] = self.call(situation)
         return action, after
 
     def call(self, situation: Situation) -> tuple[int, np.ndarray]:
         """One decision, checked."""
-        answer = self.function(situation)
+        try:
+            answer = self.function(situation)
+        except (Exception, SystemExit) as e:
+            raise NahtError(failure(self.name, e)) from e
         action, memory = answer if isinstance(answer, tuple) else (answer, situation.memory)
         try:
             number = index(action)
@@ -109,12 +121,26 @@ class PythonPolicy:
         if not (0 <= number < len(situation.avail) and situation.avail[number]):
             allowed = np.flatnonzero(situation.avail).tolist()
             raise NahtError(f"teammate '{self.name}' chose {action!r}: allowed actions were {allowed}")
-        memory = np.asarray(memory, np.float32)
+        try:
+            memory = np.asarray(memory, np.float32)
+        except (TypeError, ValueError) as e:
+            raise NahtError(failure(self.name, e)) from e
         require(
             memory.shape == (self.memory_size,),
             f"teammate '{self.name}' returned a memory of shape {memory.shape}, expected ({self.memory_size},)",
         )
         return number, memory
+
+
+def failure(name: str, e: BaseException) -> str:
+    """What went wrong in a teammate's own code, in one line: the error, and where in their file."""
+    reason = f"{type(e).__name__}: {' '.join(str(e).split())}".rstrip(": ")
+    if isinstance(e, SyntaxError):
+        return f"teammate '{name}' failed: {reason}"
+    frames = traceback.extract_tb(e.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename) != Path(__file__) and "runpy" not in frame.filename]
+    where = f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+    return f"teammate '{name}' failed: {reason}{where}"
 
 
 def python_policy(
@@ -125,6 +151,7 @@ def python_policy(
     `source` is the code that its fingerprint is of; by default the function's own.
     """
     require(callable(function), f"teammate '{name}' is {function!r}: it must be a function of a naht.Situation")
+    _stoppable()
     code = hashlib.sha256(source or _source(function)).hexdigest()
     policy = PythonPolicy(name, function, spec, memory, code)
     nothing = np.zeros(spec.obs_size, np.float32)
@@ -141,16 +168,64 @@ def _source(function: Function) -> bytes:
         return getattr(function, "__qualname__", type(function).__qualname__).encode()
 
 
-def policy_in_file(text: str, spec: EnvSpec) -> Policy | None:
-    """The policy that 'FILE.py:FUNCTION' names; None for any other text. Runs the file.
+_at_work: dict[int, tuple[str, float]] = {}
+"""By thread, the teammate that is deciding now, and since when."""
+
+
+@contextmanager
+def _thinking(name: str) -> Iterator[None]:
+    _at_work[threading.get_ident()] = name, time.monotonic()
+    try:
+        yield
+    finally:
+        del _at_work[threading.get_ident()]
+
+
+@cache
+def _stoppable() -> None:
+    """Let Ctrl-C end the process while a teammate hangs.
+
+    Compiled code waits for the teammate and the main thread for compiled code, so no Python handler of a signal runs.
+    But the interpreter still writes the signal to a socket, and a thread can read it there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+
+    def watch(ours: socket.socket, _: socket.socket) -> None:
+        while number := ours.recv(1):
+            before = dict(_at_work)
+            time.sleep(PATIENCE)
+            stuck = [decision[0] for thread, decision in before.items() if _at_work.get(thread) == decision]
+            if stuck and number[0] in (signal.SIGINT, signal.SIGTERM):
+                print(f"naht: teammate '{stuck[0]}' does not answer: stopped without saving", file=sys.stderr)
+                os._exit(128 + number[0])
+
+    threading.Thread(target=watch, args=(ours, theirs), daemon=True).start()
+
+
+PATIENCE = 3.0
+"""Seconds that a teammate has left to answer after a signal to stop."""
+
+
+def names_file(text: str) -> bool:
+    """Does a teammate's name say that it is a function in a file, 'FILE.py:FUNCTION'?"""
+    return text.rpartition(":")[0].endswith(".py")
+
+
+def policy_in_file(text: str, spec: EnvSpec) -> Policy:
+    """The policy that 'FILE.py:FUNCTION' names. Runs the file.
 
     The function's attribute `memory`, if it has one, is the size of its memory.
     """
     file, _, function = text.rpartition(":")
-    if not file.endswith(".py"):
-        return None
     require(Path(file).is_file(), f"teammate '{text}': there is no file {file}")
-    there = runpy.run_path(file)
+    try:
+        there = runpy.run_path(file)
+    except (Exception, SystemExit) as e:
+        raise NahtError(failure(text, e)) from e
     if function not in there:
         raise NahtError(f"teammate '{text}': {file} has no function {function}")
     memory = getattr(there[function], "memory", 0)

@@ -20,10 +20,12 @@ from naht.agents.recurrent import RecurrentPolicy
 from naht.config import decode, encode
 from naht.envs.base import Array, Environment, EnvSpec, PyTree, task_hash
 from naht.errors import NahtError, require
-from naht.storage import named_arrays, read_arrays, tree_like, write_arrays, write_file
+from naht.storage import check_weights, named_arrays, read_arrays, tree_like, write_arrays, write_file
 from naht.version import __version__
 
 SUFFIX = ".safetensors"
+LARGEST_FILE = 2**28
+"""Bytes of an agent's file, at most."""
 DECODERS = "decoders"
 """The arrays of a file that belong to the teammate model's decoders begin with this."""
 
@@ -114,16 +116,66 @@ def load_agent(path: str | Path) -> Agent:
     path = Path(path)
     if path.is_dir():
         path = path / f"best{SUFFIX}"
-    arrays, header = read_arrays(path)
+    arrays, header = read_arrays(path, most=LARGEST_FILE)
     if header.get("kind") != "agent":
-        raise NahtError(f"{path} holds a {header.get('kind')}, not an agent")
-    policy = decode(header["policy"])
-    template = policy.init(jax.random.key(0))
+        raise NahtError(f"{path} holds a {_short(header.get('kind'))}, not an agent")
+    check_weights(arrays, str(path))
+    _check_header(header, path)
+    try:
+        policy, spec = decode(header["policy"]), decode(header["spec"])
+    except NahtError as e:
+        raise NahtError(f"{path}: {e}") from e
+    require(hasattr(policy, "act"), f"{path}: its policy is a {type(policy).__name__}, which can't act")
+    require(isinstance(spec, EnvSpec), f"{path}: its spec is a {type(spec).__name__}")
+    require(getattr(policy, "spec", spec) == spec, f"{path}: its policy is for another task than its spec")
+    template = jax.eval_shape(policy.init, jax.random.key(0))
     stored = {tuple(name.split("/")[1:]): arrays.pop(name) for name in list(arrays) if name.startswith(f"{DECODERS}/")}
     params = tree_like(template, arrays, str(path))
     # As they were stored: a network for them is built only when somebody asks what the agent believes.
     decoders = unflatten_dict({name: np.asarray(a, np.float32) for name, a in stored.items()})
-    return Agent(header["name"], policy, params, decode(header["spec"]), header["card"], decoders)
+    return Agent(header["name"], policy, params, spec, header["card"], decoders)
+
+
+CARD: dict[str, type | tuple[type, ...]] = {
+    "task": dict,
+    "task_hash": str,
+    "algorithm": str,
+    "seed": int,
+    "steps": int,
+    "test_return": (int, float),
+    "measured": dict,
+    "config": dict,
+    "naht": str,
+    "float16": dict,
+}
+"""What a card may say that anybody reads, and as what."""
+
+
+def _check_header(header: dict[str, Any], path: Path) -> None:
+    """Everything that is read from a header or card later is there, and of its type."""
+    for name, kind in (("name", str), ("policy", dict), ("spec", dict), ("card", dict)):
+        require(isinstance(header.get(name), kind), f"{path}: '{name}' is {_short(header.get(name))}")
+    require(0 < len(header["name"]) <= 200, f"{path}: 'name' has {len(header['name'])} characters")
+    card = header["card"]
+    for name, kinds in CARD.items():
+        fine = name not in card or (isinstance(card[name], kinds) and not isinstance(card[name], bool))
+        fine = fine and not (kinds is str and len(card.get(name, "")) > 200)
+        require(fine, f"{path}: '{name}' on its card is {_short(card.get(name))}")
+    for name, value in card.get("measured", {}).items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        require(number, f"{path}: 'measured' on its card has {name} {_short(value)}")
+    measured = card.get("measured", {"return": 0, "half_width_95": 0, "episodes": 0})
+    missing = [name for name in ("return", "half_width_95", "episodes") if name not in measured]
+    require(not missing, f"{path}: 'measured' on its card lacks {', '.join(missing)}")
+    teams = card.get("config", {}).get("teams", {})
+    teammates = teams.get("teammates", []) if isinstance(teams, dict) else None
+    fine = isinstance(teammates, list) and all(isinstance(name, str) for name in teammates)
+    require(fine, f"{path}: the teammates on its card are {_short(teammates)}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def task_of(agents: Sequence[Agent]) -> Environment:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from naht.agents.policy import Percept, Policy, choose, masked_log_probs, pick
-from naht.agents.python import Function, policy_in_file, python_policy
+from naht.agents.python import Function, names_file, policy_in_file, python_policy
 from naht.config import Count, NotNegative, Share, setting
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.envs.predator_prey import DIRECTIONS, DT
@@ -372,18 +372,24 @@ def register_teammate(name: str, player: Function | Policy, *, task: str, memory
     bots[name] = Bot(description, make)
 
 
-def make_bot(text: str, spec: EnvSpec) -> Policy:
+def make_bot(text: str, spec: EnvSpec, *, found_in: str | None = None) -> Policy:
     """A bot from its name and, after a colon, its numbers: 'bernoulli', 'bernoulli:0.5', 'explore:0.9,0.1'.
 
-    Or a function in a file: 'bots.py:follow'.
+    Or a function in a file: 'bots.py:follow'. Such a file is run only if the user has named it: not where the name was
+    `found_in` some other file.
     """
-    if policy := policy_in_file(text, spec):
-        return policy
+    if names_file(text):
+        require(
+            found_in is None,
+            f"{found_in} names a teammate in Python, {text}: playing with it runs that file. Name it yourself with "
+            "--teammates, or add --trust",
+        )
+        return policy_in_file(text, spec)
     name, _, numbers = text.partition(":")
     bots = BOTS.get(spec.name, {})
     if name not in bots:
         raise unknown(f"teammate for {spec.name}", name, [*bots, "a saved agent", "zoo", "FILE.py:FUNCTION"])
     try:
-        return bots[name].make(spec, *[float(n) for n in numbers.split(",") if n])
+        return bots[name].make(spec, *[float(n) if "." in n else int(n) for n in numbers.split(",") if n])
     except (TypeError, ValueError) as e:
         raise NahtError(f"teammate '{text}' does not fit: {name} {bots[name].description}") from e

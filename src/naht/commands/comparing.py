@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from naht.agents.saved import Agent, load_agent, task_of
-from naht.commands.parsing import agent_files, parse
+from naht.commands.parsing import agent_files, parse, teammates_for
 from naht.errors import require
 from naht.evaluation.comparison import Difference, compare
 from naht.evaluation.statistics import Interval
 from naht.evaluation.tables import write_rows, write_table
 from naht.report.figures import forest
-from naht.teams.population import Population, load_members
+from naht.storage import check_output, saved
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Compare:
     """The other method, likewise."""
     teammates: tuple[str, ...] = ()
     """Scripted bots or saved agents; default: those the first agent was trained with."""
+    trust: bool = False
+    """Run teammates in Python that the agent's card names: for agents of your own."""
     num_controlled: tuple[int, ...] = ()
     """Values of N; default: 1 to M - 1, or M without teammates."""
     episodes: int = 128
@@ -51,15 +53,16 @@ class Compare:
 def compare_(args: Sequence[str]) -> None:
     chosen = parse(Compare, "compare", args)
     require(bool(chosen.agents) and bool(chosen.with_), "AGENT missing: usage: naht compare A [A ...] --with B [B ...]")
+    check_output(chosen.out, folder=True)
     ours, theirs = agent_files(chosen.agents), agent_files(chosen.with_)
     agents = [load_agent(path) for path in [*ours, *theirs]]
     env = task_of(agents)
-    teammates = chosen.teammates or tuple(agents[0].card["config"]["teams"]["teammates"])
+    strangers, teammates = teammates_for(agents[0], env.spec, chosen.teammates, chosen.trust)
     differences, rows = compare(
         env,
         agents[: len(ours)],
         agents[len(ours) :],
-        Population(load_members(teammates, env.spec)),
+        strangers,
         episodes=chosen.episodes,
         seed=chosen.seed,
         num_controlled=chosen.num_controlled or (None if teammates else (env.spec.num_agents,)),
@@ -74,8 +77,6 @@ def compare_(args: Sequence[str]) -> None:
         chance = f"{d.improvement.mean:.2f}" + ("" if low != low else f" ({low:.2f} to {high:.2f})")
         numbers = [f"{x:.3f}" for x in (d.ours, d.theirs)]
         table.add_row(d.measure, d.num_controlled, *numbers, f"{d.difference:.3f}", f"{d.effect:.2f}", chance)
-    write_table(chosen.out / "comparison.csv", CSV, map(_line, differences))
-    write_rows(chosen.out / "episodes.csv", rows)
     panels: dict[str, list[tuple[str, Interval]]] = {
         measure: [
             ("all N" if d.num_controlled == "all" else f"N = {d.num_controlled}", d.difference)
@@ -84,15 +85,19 @@ def compare_(args: Sequence[str]) -> None:
         ]
         for measure in dict.fromkeys(d.measure for d in differences)
     }
-    forest(chosen.out / "comparison.png", panels, x_label=f"{names[0]} minus {names[1]} on {env.spec.name}")
+
+    def write(folder: Path) -> None:
+        write_table(folder / "comparison.csv", CSV, map(_line, differences))
+        write_rows(folder / "episodes.csv", rows)
+        forest(folder / "comparison.png", panels, x_label=f"{names[0]} minus {names[1]} on {env.spec.name}")
+
+    out = saved(write, chosen.out)
     console = Console()
     console.print(table)
     over = f"{len(ours)} and {len(theirs)} agents" if unit == "trials" else "paired episodes of these very agents"
     met = ", ".join(teammates) or "none"
     console.print(f"± and brackets: 95 % intervals over {over}; teammates: {met}", soft_wrap=True)
-    console.print(
-        f"Table, episodes and figure: {chosen.out}/comparison.csv, episodes.csv, comparison.png", soft_wrap=True
-    )
+    console.print(f"Table, episodes and figure: {out}/comparison.csv, episodes.csv, comparison.png", soft_wrap=True)
 
 
 def _names(ours: Sequence[Agent], theirs: Sequence[Agent]) -> tuple[str, str]:

@@ -12,7 +12,9 @@ import tyro
 
 from naht.agents.saved import Agent
 from naht.agents.zoo import ZOO, find_agents
+from naht.envs.base import EnvSpec
 from naht.errors import NahtError
+from naht.teams.population import Population, load_members
 
 T = TypeVar("T")
 
@@ -81,6 +83,20 @@ def said_return(agent: Agent) -> str:
     """An agent's return in fresh episodes, which is on its card when its run has ended."""
     measured = agent.card.get("measured")
     return f"{measured['return']:.2f} ± {measured['half_width_95']:.2f}" if measured else "not measured yet"
+
+
+def teammates_for(
+    agent: Agent, spec: EnvSpec, named: tuple[str, ...], trust: bool
+) -> tuple[Population, tuple[str, ...]]:
+    """The teammates that the user named, else those of the agent's training, and their names.
+
+    What a card names is not run unless the user trusts it.
+    """
+    if named:
+        return Population(load_members(named, spec)), named
+    trained_with = tuple(agent.card.get("config", {}).get("teams", {}).get("teammates", ()))
+    found_in = None if trust else f"the card of {agent.name}"
+    return Population(load_members(trained_with, spec, found_in=found_in)), trained_with
 
 
 def agent_files(texts: Sequence[str]) -> list[Path]:

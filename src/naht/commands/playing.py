@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from naht.agents.saved import load_agent, task_of
-from naht.commands.parsing import agent_files, parse
+from naht.commands.parsing import agent_files, parse, teammates_for
 from naht.envs.base import Environment
 from naht.envs.smac.starcraft import in_starcraft
 from naht.errors import NahtError, require
@@ -23,8 +23,9 @@ from naht.evaluation.statistics import mean_interval
 from naht.evaluation.tables import WON, summarise, win, write_intervals, write_rows
 from naht.report.curves import find_tests, plot_tests
 from naht.report.figures import grouped_bars, heat_table
-from naht.report.replay import check_output, record, save_replay
-from naht.teams.population import Member, Population, load_members, saved_member, told_apart
+from naht.report.replay import check_replay, record, save_replay
+from naht.storage import check_output, saved
+from naht.teams.population import Member, Population, saved_member, told_apart
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Evaluate:
     """Agent files, run folders (their best agent), agents of the zoo. Several are independent trials of one method."""
     teammates: tuple[str, ...] = ()
     """Scripted bots or saved agents; default: those the agent was trained with."""
+    trust: bool = False
+    """Run teammates in Python that the agent's card names: for agents of your own."""
     num_controlled: tuple[int, ...] = ()
     """Values of N; default: 1 to M - 1, or M without teammates."""
     episodes: int = 128
@@ -57,6 +60,8 @@ def evaluate(args: Sequence[str]) -> None:
     chosen = parse(Evaluate, "evaluate", args)
     if not chosen.agents:
         raise NahtError(f"AGENT missing: usage: naht evaluate AGENT [AGENT ...], or {' or '.join(MEETINGS)} POPULATION")
+    if chosen.out:
+        check_output(chosen.out)
     rows = []
     files = agent_files(chosen.agents)
     agents = [load_agent(path) for path in files]
@@ -64,11 +69,11 @@ def evaluate(args: Sequence[str]) -> None:
     if chosen.world == "starcraft":
         env = in_starcraft(env, chosen.seed)
     for path, agent in zip(files, agents, strict=True):
-        names = chosen.teammates or tuple(agent.card["config"]["teams"]["teammates"])
+        strangers, names = teammates_for(agent, env.spec, chosen.teammates, chosen.trust)
         rows += evaluate_mn(
             env,
             Population([Member(agent.name, agent.policy, agent.params)]),
-            Population(load_members(names, env.spec)),
+            strangers,
             episodes=chosen.episodes,
             seed=chosen.seed,
             num_controlled=chosen.num_controlled or (None if names else (env.spec.num_agents,)),
@@ -86,8 +91,8 @@ def evaluate(args: Sequence[str]) -> None:
     console = Console()
     console.print(table)
     if chosen.out:
-        write_rows(chosen.out, rows)
-        console.print(f"{len(rows)} rows in {chosen.out}", soft_wrap=True)
+        out = saved(lambda path: write_rows(path, rows), chosen.out)
+        console.print(f"{len(rows)} rows in {out}", soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,7 @@ class Meet:
 
 def _population(chosen: Meet) -> tuple[Environment, Population, list[str]]:
     """The task, the members, and their algorithms."""
+    check_output(chosen.out, folder=True)
     agents = [load_agent(path) for path in agent_files(chosen.agents)]
     if not agents:
         raise NahtError("POPULATION missing: for example zoo/mpe-pp, or the folder of a naht population build")
@@ -132,11 +138,14 @@ def selfplay(args: Sequence[str]) -> None:
         table.add_row(name, *[f"{interval:.2f}" for interval in matching], str(matching.matched.count))
     bars = {name: {kinds[0]: m.matched, kinds[1]: m.mismatched} for name, m in scores.items()}
     rows = [(name, kind, i) for name, matching in scores.items() for kind, i in zip(kinds, matching, strict=True)]
-    write_intervals(chosen.out / "selfplay.csv", ("algorithm", "seeds"), rows)
-    grouped_bars(chosen.out / "selfplay.png", bars, y_label=f"M-N score on {env.spec.name}")
+
+    def write(folder: Path) -> None:
+        write_intervals(folder / "selfplay.csv", ("algorithm", "seeds"), rows)
+        grouped_bars(folder / "selfplay.png", bars, y_label=f"M-N score on {env.spec.name}")
+
     console = Console()
     console.print(table)
-    console.print(f"Table and figure: {chosen.out}/selfplay.csv, selfplay.png", soft_wrap=True)
+    console.print(f"Table and figure: {saved(write, chosen.out)}/selfplay.csv, selfplay.png", soft_wrap=True)
 
 
 def crossplay(args: Sequence[str]) -> None:
@@ -151,12 +160,15 @@ def crossplay(args: Sequence[str]) -> None:
         table.add_row(ours, *[f"{result.cell(ours, theirs):.1f}" for theirs in names], f"{result.row(ours):.1f}")
     rows = [(ours, theirs, result.cell(ours, theirs)) for ours in names for theirs in names]
     rows += [(ours, "mean of others", result.row(ours)) for ours in names]
-    write_intervals(chosen.out / "crossplay.csv", ("ours", "theirs"), rows)
-    heat_table(chosen.out / "crossplay.png", rows, title=f"M-N scores on {env.spec.name}")
+
+    def write(folder: Path) -> None:
+        write_intervals(folder / "crossplay.csv", ("ours", "theirs"), rows)
+        heat_table(folder / "crossplay.png", rows, title=f"M-N scores on {env.spec.name}")
+
     console = Console()
     console.print(table)
     console.print(f"With itself, a team does better than with other algorithms by {result.advantage():.2f}")
-    console.print(f"Table and figure: {chosen.out}/crossplay.csv, crossplay.png", soft_wrap=True)
+    console.print(f"Table and figure: {saved(write, chosen.out)}/crossplay.csv, crossplay.png", soft_wrap=True)
 
 
 MEETINGS = {"selfplay": selfplay, "crossplay": crossplay}
@@ -178,6 +190,8 @@ class Watch:
     the first."""
     teammates: tuple[str, ...] = ()
     """Scripted bots or saved agents; default: those the first agent was trained with."""
+    trust: bool = False
+    """Run teammates in Python that the agent's card names: for agents of your own."""
     num_controlled: int | None = None
     """N; None: drawn from 1 to M - 1 for every episode, or M without teammates."""
     mix: bool = False
@@ -202,24 +216,23 @@ def watch(args: Sequence[str]) -> None:
         raise NahtError("AGENT missing: usage: naht watch AGENT [AGENT ...]")
     files = agent_files(chosen.agents)
     agents = [load_agent(path) for path in files]
-    card = agents[0].card
     env = task_of(agents[:1])
     paths = [str(path) for path in files]
     members = [saved_member(agent, path, env.spec) for agent, path in zip(agents, paths, strict=True)]
     controlled = Population(told_apart(members, paths))
-    check_output(env, chosen.out, fps=chosen.fps, frames=chosen.frames)
-    teammates = chosen.teammates or tuple(card["config"]["teams"]["teammates"])
+    check_replay(env, chosen.out, fps=chosen.fps, frames=chosen.frames)
+    strangers, teammates = teammates_for(agents[0], env.spec, chosen.teammates, chosen.trust)
     replays = record(
         env,
         controlled,
-        Population(load_members(teammates, env.spec)),
+        strangers,
         num_controlled=("uniform" if teammates else "all") if chosen.num_controlled is None else chosen.num_controlled,
         mix=chosen.mix,
         episodes=chosen.episodes,
         seed=chosen.seed,
         select=chosen.select,
     )
-    save_replay(replays, chosen.out, fps=chosen.fps, frames=chosen.frames)
+    out = saved(lambda path: save_replay(replays, path, fps=chosen.fps, frames=chosen.frames), chosen.out)
     table = Table("episode", "team (* controlled)", "steps", "return", box=None, header_style="bold")
     table.columns[1].overflow = "fold"  # names may be long paths
     for r in replays:
@@ -227,7 +240,7 @@ def watch(args: Sequence[str]) -> None:
         table.add_row(str(r.episode + 1), ", ".join(seats), str(r.length), f"{r.episode_return:.3f}")
     console = Console()
     console.print(table)
-    console.print(f"Saved as {chosen.out}", soft_wrap=True)
+    console.print(f"Saved as {out}", soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -252,11 +265,12 @@ def curves(args: Sequence[str]) -> None:
     chosen = parse(Curves, "curves", args)
     if not chosen.folders:
         raise NahtError("FOLDER missing: usage: naht curves FOLDER [FOLDER ...]")
+    check_output(chosen.out, folder=True)
     tests = find_tests(chosen.folders)
     require(bool(tests), "none of these runs has been tested yet")
     target = chosen.target
     lines = {} if target is None else {task: {f"return {target:g}": target} for task in tests}
-    figures = plot_tests(chosen.out, tests, lines)
+    out = saved(lambda folder: plot_tests(folder, tests, lines), chosen.out)
     columns = ("task", "method", "seeds", "steps", "minutes", "last test", "best agent, fresh episodes")
     table = Table(*columns, header_style="bold", box=None, padding=(0, 1, 0, 0))
     battles = any(len(t.won) for methods in tests.values() for trials in methods.values() for t in trials)
@@ -283,4 +297,4 @@ def curves(args: Sequence[str]) -> None:
             table.add_row(*row)
     console = Console()
     console.print(table)
-    console.print(f"Figures: {', '.join(str(path) for path in figures)}", soft_wrap=True)
+    console.print(f"Figures: {', '.join(str(path) for path in sorted(out.glob('*over_*.png')))}", soft_wrap=True)

@@ -16,10 +16,10 @@ from naht.agents.saved import Agent, load_agent
 from naht.agents.zoo import zoo_tasks
 from naht.commands.parsing import agent_files, leading_names, parse, said_return
 from naht.envs.registry import task as task_entry
-from naht.errors import unknown
+from naht.errors import require, unknown
 from naht.experiments import populations
 from naht.experiments.populations import SELF_PLAY, PopulationRecipe
-from naht.storage import read_arrays
+from naht.storage import check_output, read_arrays
 from naht.training.config import Preset, TaskT
 from naht.training.progress import Display
 
@@ -170,6 +170,7 @@ class Export:
 
 def export(args: Sequence[str]) -> None:
     chosen = parse(Export, "population export", args)
+    check_output(chosen.out, folder=True)
     agents = [load_agent(path) for path in agent_files(chosen.agents)]
     files = populations.export(agents, chosen.out, float16=chosen.float16)
     columns = ("agent", "precision", "KiB", "greedy actions that half precision changes")
@@ -194,5 +195,8 @@ class Verify:
 
 def verify(args: Sequence[str]) -> None:
     chosen = parse(Verify, "population verify", args)
+    require(
+        bool(chosen.agents), "AGENT missing: usage: naht population verify AGENT [AGENT ...], for example zoo/mpe-pp"
+    )
     for path in agent_files(chosen.agents):
         print(f"{path}: {populations.verify(path, episodes=chosen.episodes)}", flush=True)

@@ -93,6 +93,10 @@ class Resume:
     """Runs trained at the same time; None: one per core."""
     checkpoint_every: float = 60.0
     """Seconds between checkpoints. Does not influence the result."""
+    trust: bool = False
+    """Run the teammates in Python that the runs' settings name: for runs of your own."""
+    start_over: bool = False
+    """Where all checkpoints are damaged, begin again at step 0."""
 
 
 def resume(args: Sequence[str]) -> None:
@@ -101,5 +105,12 @@ def resume(args: Sequence[str]) -> None:
         raise NahtError("RUN missing: usage: naht resume RUN [RUN ...]")
     jobs = [Job(read_config(folder), folder) for folder in chosen.runs]
     with Display() as display:
-        run_all(jobs, workers=chosen.workers, report=display.show, checkpoint_every=chosen.checkpoint_every)
+        run_all(
+            jobs,
+            workers=chosen.workers,
+            report=display.show,
+            checkpoint_every=chosen.checkpoint_every,
+            trust=chosen.trust,
+            start_over=chosen.start_over,
+        )
     print_finished(chosen.runs)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.envs.base import Array, Environment, EnvSpec, PyTree, TimeStep
+from naht.envs.base import Array, Environment, EnvSpec, PyTree, TimeStep, side_by_side
 from naht.errors import NahtError
 
 
@@ -53,11 +53,54 @@ def random_actions(key: Array, avail: Array) -> Array:
     return jax.random.categorical(key, jnp.where(avail, 0.0, -jnp.inf)).astype(jnp.int32)
 
 
-def check_environment(env: Environment, seed: int = 0, episodes: int = 4) -> None:
+def _finite(ts: TimeStep) -> dict[str, bool]:
+    """By name: are all numbers of a time step finite?"""
+    numbers = {"obs": ts.obs, "global_state": ts.global_state, "reward": ts.reward}
+    numbers |= {f"metric '{name}'": value for name, value in ts.metrics.items()}
+    return {name: bool(jnp.isfinite(x).all()) for name, x in numbers.items()}
+
+
+STRESS_STEPS = 2000
+"""Steps that many worlds are played for, at most."""
+
+
+def _stress(env: Environment, seed: int, worlds: int) -> None:
+    """Many episodes at once, with random actions and stubborn ones: what goes wrong rarely is found here."""
+    spec = env.spec
+
+    def play(key: Array) -> Array:
+        k_reset, k_play = jax.random.split(key)
+        state, ts = env.reset(k_reset)
+        habit = jax.random.randint(key, (), 0, 3)  # random actions, always the first allowed one, always the last
+
+        def step(carry: tuple[PyTree, TimeStep, Array], key: Array) -> tuple[PyTree, Array]:
+            state, ts, over = carry
+            k_act, k_step = jax.random.split(key)
+            last = spec.num_actions - 1 - ts.avail[:, ::-1].argmax(-1)
+            choices = jnp.stack([random_actions(k_act, ts.avail), ts.avail.argmax(-1), last])
+            new_state, new = env.step(k_step, state, choices[habit].astype(jnp.int32))
+            finite = jnp.stack([jnp.isfinite(x).all() for x in (new.obs, new.global_state, new.reward)]).all()
+            # What comes after the end of an episode is nobody's business.
+            bad = jnp.stack([~finite, ~new.avail.any(-1).all()]) & ~over
+            return (new_state, new, over | new.terminated | new.truncated), bad
+
+        keys = jax.random.split(k_play, min(spec.horizon, STRESS_STEPS))
+        return jax.lax.scan(step, (state, ts, jnp.zeros((), bool)), keys)[1]
+
+    bad = np.asarray(jax.jit(jax.vmap(play))(jax.random.split(jax.random.key(seed), worlds)))  # [worlds, T, 2]
+    for kind, what in enumerate(("a number is not finite", "some agent has no allowed action")):
+        if bad[..., kind].any():
+            world, t = np.argwhere(bad[..., kind])[0]
+            share = bad[..., kind].any(1).mean()
+            _expect(spec, False, f"{what} at step {t} of episode {world} ({share:.1%} of {worlds} episodes)")
+
+
+def check_environment(env: Environment, seed: int = 0, episodes: int = 4, worlds: int = 256) -> None:
     """Play random episodes and raise `NahtError` at the first broken promise.
 
-    Checked: shapes and dtypes against the spec, states of constant layout, finite numbers, masks that leave every
-    agent an action, an end by the horizon, determinism for a key, and that plain, jitted and vmapped calls agree.
+    Checked: shapes and dtypes against the spec, states of constant layout, metrics of constant names, finite numbers,
+    masks that leave every agent an action, an end by the horizon, determinism for a key, and that plain, jitted and
+    vmapped calls agree. Then `worlds` more episodes are played for numbers and masks that go wrong rarely.
     """
     spec = env.spec
     _expect(spec, spec.num_agents >= 1 and spec.num_actions >= 1 and spec.horizon >= 1, f"impossible sizes in {spec}")
@@ -70,6 +113,9 @@ def check_environment(env: Environment, seed: int = 0, episodes: int = 4) -> Non
     for episode, key in enumerate(keys):
         state, ts = reset(key)
         _check_layout(spec, ts, "reset")
+        wrong = [name for name, fine in _finite(ts).items() if not fine]
+        _expect(spec, not wrong, f"{', '.join(wrong)} has numbers that are not finite after a reset")
+        names = set(ts.metrics)
         _expect(spec, _same((state, ts), reset(key)), "reset with the same key gives another state")
         _expect(spec, _same((state, ts), env.reset(key), 1e-5), "reset differs between jit and plain Python")
         mine = jax.tree.map(lambda x, i=episode: x[i], (batch_state, batch_ts))
@@ -86,8 +132,10 @@ def check_environment(env: Environment, seed: int = 0, episodes: int = 4) -> Non
             _check_layout(spec, ts, where)
             layouts = [[(x.shape, x.dtype) for x in jax.tree.leaves(s)] for s in (before, state)]
             _expect(spec, layouts[0] == layouts[1], f"the state changes its layout at {where}")
-            numbers = [ts.obs, ts.global_state, ts.reward, *ts.metrics.values()]
-            _expect(spec, all(bool(jnp.isfinite(x).all()) for x in numbers), f"a number is not finite at {where}")
+            other = names.symmetric_difference(ts.metrics)
+            _expect(spec, not other, f"metrics differ between reset and {where}: {', '.join(sorted(other))}")
+            wrong = [name for name, fine in _finite(ts).items() if not fine]
+            _expect(spec, not wrong, f"{', '.join(wrong)} has numbers that are not finite at {where}")
             if t == 0:
                 _expect(spec, _same((state, ts), step(step_key, before, actions)), "step is not determined by its key")
                 _expect(spec, _same((state, ts), env.step(step_key, before, actions), 1e-5), "step differs under jit")
@@ -97,3 +145,5 @@ def check_environment(env: Environment, seed: int = 0, episodes: int = 4) -> Non
             if ts.terminated or ts.truncated:
                 break
         _expect(spec, bool(ts.terminated | ts.truncated), f"no episode end within the horizon of {spec.horizon} steps")
+    if side_by_side(env, worlds) == worlds:
+        _stress(env, seed, worlds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -14,13 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.envs.base import Array
-from naht.envs.torch_file import read_torch_arrays
+from naht.envs.torch_file import check_archive, read_torch_arrays
 from naht.errors import NahtError, require
-from naht.storage import digest, read_arrays, write_arrays
+from naht.storage import check_weights, digest, read_arrays, write_arrays
 
 SHIPPED = "naht"
 """The name of the prey that comes with the package."""
 KIND = "prey"
+LARGEST_FILE = 2**26
+"""Bytes of a prey's file, unpacked, at most."""
 PARTS = ("kernel", "bias")
 Layers = tuple[tuple[np.ndarray, np.ndarray], ...]
 """(kernel [in, out], bias [out]) of each layer."""
@@ -93,15 +96,20 @@ def _read(path: str, name: str) -> Prey:
     file = Path(path)
     if not file.is_file():
         raise NahtError(f"there is no prey '{name}': it is neither '{SHIPPED}' nor a file")
+    size = file.stat().st_size
+    require(size <= LARGEST_FILE, f"prey file '{name}' has {size:,} bytes: a prey has at most {LARGEST_FILE:,}")
     if file.suffix == ".safetensors":
         return _ours(file)
     if file.suffix == ".npz":
         try:
             # Opened here: NumPy leaves the files open that it can't read.
-            with open(file, "rb") as opened, np.load(opened, allow_pickle=False) as stored:
-                arrays = {key: stored[key] for key in stored.files}
+            with open(file, "rb") as opened:
+                check_archive(zipfile.ZipFile(opened), LARGEST_FILE)
+                with np.load(opened, allow_pickle=False) as stored:
+                    arrays = {key: stored[key] for key in stored.files}
         except Exception as e:  # a damaged archive can fail in any way
-            raise NahtError(f"{name} is not a whole .npz file ({e})") from e
+            reason = " ".join(str(e).split()) or type(e).__name__
+            raise NahtError(f"{name} is not a whole .npz file ({reason})") from e
     elif file.suffix == ".pt":
         arrays = read_torch_arrays(file)
     else:
@@ -110,12 +118,16 @@ def _read(path: str, name: str) -> Prey:
 
 
 def _ours(path: Path) -> Prey:
-    arrays, header = read_arrays(path)
+    arrays, header = read_arrays(path, most=LARGEST_FILE)
     require(header.get("kind") == KIND, f"{path} is of kind '{header.get('kind')}', not '{KIND}'")
     count = len(arrays) // 2
+    names = [f"{part}_{i}" for i in range(count) for part in PARTS]
+    require(set(names) == set(arrays), f"{path} is no prey: it holds {', '.join(sorted(arrays)) or 'nothing'}"[:200])
+    check_weights(arrays, str(path))
     layers = tuple((arrays[f"kernel_{i}"], arrays[f"bias_{i}"]) for i in range(count))
     _check_layers(layers, str(path))
-    return Prey(layers, header["card"])
+    card = header.get("card")
+    return Prey(layers, card if isinstance(card, dict) else {})
 
 
 def _check_layers(layers: Layers, name: str) -> None:
@@ -133,8 +145,7 @@ def _published(arrays: dict[str, np.ndarray], name: str) -> Prey:
     names = [*norm, *[key for pair in dense for key in pair]]
     missing = [key for key in names if key not in arrays]
     require(not missing, f"{name} is not the published prey: it lacks {', '.join(missing)}")
-    wordy = [key for key in names if not np.issubdtype(arrays[key].dtype, np.number)]
-    require(not wordy, f"{name} is not the published prey: {', '.join(wordy)} holds no numbers")
+    check_weights({key: arrays[key] for key in names}, name)
     exact = {key: arrays[key].astype(np.float64) for key in names}
     layers = [(exact[kernel].T, exact[b]) for kernel, b in dense]
     _check_layers(tuple(layers), name)
@@ -143,6 +154,7 @@ def _published(arrays: dict[str, np.ndarray], name: str) -> Prey:
     require(not uneven, f"{name} is not the published prey: {', '.join(uneven)} should have {len(kernel)} numbers")
     # The norm is affine, so the first layer can absorb it.
     weight, bias, mean, variance = (exact[key] for key in norm)
+    require(bool((variance >= 0).all()), f"{name} is not the published prey: a variance is negative")
     scale = weight / np.sqrt(variance + 1e-5)
     layers[0] = (kernel * scale[:, None], b + (bias - mean * scale) @ kernel)
     return Prey(tuple((k.astype(np.float32), b.astype(np.float32)) for k, b in layers), {"source": "ePyMARL"})

@@ -11,6 +11,7 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ class _Tensor(_Sealed):
         # The data that are there count, not those announced: as_strided reads whatever lies beyond.
         if 0 not in self.shape and last >= data.size:
             raise ValueError("a tensor beyond its storage")
+        if prod(self.shape) > data.size:  # strides of 0 make much of little
+            raise ValueError("a tensor larger than its storage")
         strides = [s * data.itemsize for s in self.stride]
         return np.lib.stride_tricks.as_strided(data[self.offset :], self.shape, strides).copy()
 
@@ -101,8 +104,11 @@ ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
-class _Reader(pickle.Unpickler):
-    """Knows only the names in ALLOWED."""
+class _Reader(pickle._Unpickler):
+    """Knows only the names in ALLOWED.
+
+    The one in Python: the one in C makes room for as many objects as a file announces.
+    """
 
     def __init__(self, file: Any):
         super().__init__(file)
@@ -139,8 +145,16 @@ def _legacy(file: Any) -> Any:
     return tree
 
 
+def check_archive(archive: zipfile.ZipFile, most: int) -> None:
+    """Refuse what would unpack to more than `most` bytes, before any of it is unpacked."""
+    size = sum(info.file_size for info in archive.infolist())
+    if size > most:
+        raise ValueError(f"it unpacks to {size:,} bytes, more than {most:,}")
+
+
 def _zipped(archive: zipfile.ZipFile) -> Any:
     """data.pkl and one file per storage, all in one folder."""
+    check_archive(archive, LARGEST)
     pickled = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
     if pickled is None:
         raise ValueError("neither of PyTorch's formats")
@@ -150,6 +164,10 @@ def _zipped(archive: zipfile.ZipFile) -> Any:
     for key, storage in reader.storages.items():
         storage.fill(archive.read(f"{folder}data/{key}"))
     return tree
+
+
+LARGEST = 2**28
+"""Bytes that a file may unpack to."""
 
 
 def read_torch_arrays(path: Path) -> dict[str, np.ndarray]:

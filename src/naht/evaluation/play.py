@@ -74,6 +74,20 @@ def play_episodes(
     return spread(play, devices, inputs, SPLIT)(controlled_params, uncontrolled_params, keys, team)
 
 
+def check_ended(env: Environment, played: Iterable[Episodes]) -> None:
+    """An episode without an end has no return."""
+    ended = all((np.asarray(part.length) > 0).all() for part in played)
+    require(ended, never_ends(env, env.spec.horizon))
+
+
+def never_ends(env: Environment, steps: int) -> str:
+    """What is wrong with an environment whose episodes go on."""
+    return (
+        f"an episode of '{env.spec.name}' has not ended after {steps} steps, its horizon is {env.spec.horizon}: step "
+        "must set truncated (or terminated) by then; naht.check_environment finds such things"
+    )
+
+
 def in_blocks(env: Environment, episodes: int) -> tuple[int, int]:
     """How many blocks of how many episodes each; the last few of them may be more than were asked for."""
     require(episodes >= 1, f"episodes is {episodes}: it must be at least 1")
@@ -113,6 +127,7 @@ def play_blocks(
             done.append(play_episodes(arena, controlled.params, uncontrolled.params, keys[chosen], devices, who))
     with plain_errors():
         done = jax.device_get(done)
+    check_ended(arena.env, done)
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: blocks * size], *done)
 
 
@@ -163,7 +178,7 @@ def evaluate_sampler(
     trial: str = "",
 ) -> list[EpisodeRow]:
     """Play `episodes` episodes with teams from any sampler."""
-    check_sampler(sampler, env)
+    check_sampler(sampler, env, (len(controlled), len(uncontrolled)))
     blocks, size = in_blocks(env, episodes)
     arena = Arena(env, sampler, controlled.roster, uncontrolled.roster, size)
     done = play_blocks(arena, controlled, uncontrolled, block_keys(chance(seed), blocks))

@@ -24,7 +24,7 @@ from naht.errors import NahtError, require, unknown
 from naht.evaluation.play import evaluate_sampler
 from naht.evaluation.statistics import Interval, mean_interval
 from naht.rollout import Arena
-from naht.storage import remove_unfinished
+from naht.storage import is_whole, remove_unfinished
 from naht.teams.population import Member, Population, Roster
 from naht.teams.sampler import team_sampler
 from naht.training.config import ALGORITHMS, Preset, run_config
@@ -65,7 +65,8 @@ class PopulationRecipe:
         for algorithm in self.algorithms:
             for seed in range(self.first_seed, self.first_seed + self.seeds):
                 config = run_config(self.task_name, algorithm, self.preset, seed=seed)
-                config = replace(config, task=self.task, steps=self.steps or config.steps, devices=1)
+                steps = config.steps if self.steps is None else self.steps
+                config = replace(config, task=self.task, steps=steps, devices=1)
                 config = replace(config, final_episodes=self.episodes)
                 jobs.append(Job(config, run_folder(self.out / "runs", config)))
         return jobs
@@ -89,7 +90,7 @@ def build(
     for job in jobs:
         agent = load_agent(job.folder)
         path = recipe.out / f"{agent.name}.safetensors"
-        if not path.exists():
+        if not (is_whole(path) and path.with_suffix(".card.json").is_file()):
             agent.save(path)
         files.append(path)
     return files

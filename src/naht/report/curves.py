@@ -43,7 +43,7 @@ class GreedyTests:
 def read_tests(folder: Path) -> GreedyTests:
     """The tests of a run, finished or not; none if it has hardly begun."""
     begun = (folder / "metrics.jsonl").is_file()
-    rows = [row for row in (read_metrics(folder) if begun else []) if "test/return" in row]
+    rows = [row for row in (read_metrics(folder) if begun else []) if {"test/return", "seconds"} <= set(row)]
     names = ("step", "seconds", "test/return", f"test/{WON}")
     measured = load_agent(folder).card.get("measured", {}) if is_finished(folder) else {}
     steps, seconds, returns, won = (np.array([row[name] for row in rows if name in row]) for name in names)

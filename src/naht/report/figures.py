@@ -100,7 +100,7 @@ def _variant(method: str) -> str:
 def grouped_bars(path: Path, groups: Mapping[str, Mapping[str, Interval]], *, y_label: str) -> None:
     """`groups[group][kind]`: a group of bars side by side, a colour per kind, with 95 % intervals as whiskers."""
     kinds = list(dict.fromkeys(kind for bars in groups.values() for kind in bars))
-    figure = new_figure(1.2 + 1.1 * len(groups), 3.4)
+    figure = new_figure(max(4.0, 1.2 + 1.1 * len(groups)), 3.4)  # the legend needs some width, too
     axis = figure.subplots()
     width = 0.8 / len(kinds)
     for k, kind in enumerate(kinds):

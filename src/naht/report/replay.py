@@ -23,7 +23,7 @@ from naht.report.canvas import FIELD, INK, LINE, PAPER, QUIET, Canvas, Point, si
 from naht.report.drawings import find_drawing
 from naht.report.recording import Replay as Replay
 from naht.report.recording import record as record
-from naht.storage import write_file
+from naht.storage import check_output, write_file
 
 PANEL = 240
 """Width of the column beside a drawn world."""
@@ -133,13 +133,14 @@ HOLD = 1.0
 """Seconds for which a film stays on the last frame of an episode."""
 
 
-def check_output(env: Environment, path: Path, *, fps: int = 10, frames: int | None = None) -> None:
+def check_replay(env: Environment, path: Path, *, fps: int = 10, frames: int | None = None) -> None:
     """Everything that `save_replay` could complain about, to be asked before any work."""
     find_drawing(env)
     endings = ".gif, .mp4 (films) or .png (a strip of frames)"
     require(path.suffix in (".gif", ".mp4", ".png"), f"can't save a replay as '{path.name}': it must end in {endings}")
     require(1 <= fps <= 50, f"fps is {fps}: choose between 1 and 50 frames per second")
     require(frames is None or frames >= 2, f"frames is {frames}: the first and the last frame are at least 2")
+    check_output(path)
     if path.suffix == ".mp4" and shutil.which("ffmpeg") is None:
         raise NahtError(f"{path.name} needs the program ffmpeg, which is not installed: choose a .gif instead")
 
@@ -151,7 +152,7 @@ def save_replay(replays: Sequence[Replay], path: str | Path, *, fps: int = 10, f
     """
     path = Path(path)
     require(len(replays) > 0, "there is no replay to save")
-    check_output(replays[0].env, path, fps=fps, frames=frames)
+    check_replay(replays[0].env, path, fps=fps, frames=frames)
     if path.suffix == ".png":
         content = io.BytesIO()
         draw_strip(replays, frames or STRIP_FRAMES).save(content, "PNG", optimize=True)

@@ -153,8 +153,10 @@ def _act_in_blocks(
     return action, memory, log_prob
 
 
-def load_members(names: Sequence[str], spec: EnvSpec) -> list[Member]:
+def load_members(names: Sequence[str], spec: EnvSpec, *, found_in: str | None = None) -> list[Member]:
     """Members from what a user writes: names of bots, or saved agents by file, folder or name in the zoo.
+
+    Names that do not come from the user but were `found_in` a file never run Python files.
 
     A saved agent keeps its own name, unless another has the same: then both are called by their paths.
     """
@@ -163,7 +165,7 @@ def load_members(names: Sequence[str], spec: EnvSpec) -> list[Member]:
     for name in names:
         files = find_agents(name, spec.name)
         if files is None:
-            members.append(Member(name, make_bot(name, spec)))
+            members.append(Member(name, make_bot(name, spec, found_in=found_in)))
             written.append(name)
         else:
             paths = [name] if len(files) == 1 else [str(path) for path in files]
@@ -202,7 +204,8 @@ class Population:
 
     def __init__(self, members: Sequence[Member] = ()):
         names = tuple(m.name for m in members)
-        require(len(set(names)) == len(names), f"population members need distinct names, got {', '.join(names)}")
+        twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+        require(not twice, f"population members need distinct names: {', '.join(twice)} is given more than once")
         self.members = tuple(members)
         self.roster = Roster(names, tuple(m.policy for m in members), tuple(m.greedy for m in members))
 

@@ -186,8 +186,11 @@ def team_sampler(
     )
 
 
-def check_sampler(sampler: Sampler, env: Environment) -> None:
-    """Draw one team for a real initial state, so that a wrong size or a faulty user function fails before any work."""
+def check_sampler(sampler: Sampler, env: Environment, members: tuple[int, int] | None = None, draws: int = 64) -> None:
+    """Draw teams for a real initial state, so that a wrong size or a faulty user function fails before any work.
+
+    `members` are the sizes of C and U, whose members a team is made of.
+    """
     m = env.spec.num_agents
     require(sampler.num_agents == m, f"the sampler makes teams of {sampler.num_agents}, '{env.spec.name}' needs {m}")
     state, _ = jax.jit(env.reset)(jax.random.key(0))
@@ -199,5 +202,19 @@ def check_sampler(sampler: Sampler, env: Environment) -> None:
                 values = tuple(np.asarray(probabilities(state), float).tolist())
                 _check_probabilities(f"{name} (from its function of the initial state)", values, size)
     team = sampler.sample(jax.random.key(0), state)
-    shapes = (team.controlled.shape, team.member.shape)
-    require(shapes == ((m,), (m,)), f"a sampled team has shapes {shapes}, expected {((m,), (m,))}")
+    require(isinstance(team, Team), f"the sampler drew {team!r}, not a naht.Team"[:200])
+    for name, kind, drawn in (("controlled", "bool", team.controlled), ("member", "int", team.member)):
+        fine = hasattr(drawn, "shape") and hasattr(drawn, "dtype")
+        require(fine, f"'{name}' of a sampled team is {drawn!r}, not an array"[:200])
+        require(drawn.shape == (m,), f"'{name}' of a sampled team has shape {drawn.shape}, expected {(m,)}")
+        is_kind = jnp.issubdtype(drawn.dtype, jnp.bool_ if kind == "bool" else jnp.integer)
+        require(is_kind, f"'{name}' of a sampled team is of type {drawn.dtype}, expected {kind}")
+    if members is None or isinstance(sampler, TeamSampler):
+        return  # ours draws what its sizes say
+    teams = jax.device_get(jax.vmap(lambda key: sampler.sample(key, state))(jax.random.split(jax.random.key(0), draws)))
+    for side, size, seats in (("C", members[0], teams.controlled), ("U", members[1], ~teams.controlled)):
+        wrong = teams.member[seats & ((teams.member < 0) | (teams.member >= size))]
+        require(
+            wrong.size == 0,
+            f"the sampler drew member {wrong[0] if wrong.size else ''} of {side}, which has {size} members",
+        )

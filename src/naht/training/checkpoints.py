@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from naht.envs.base import PyTree
-from naht.errors import NahtError
-from naht.storage import named_arrays, read_arrays, tree_like, write_arrays
+from naht.errors import Damaged, require
+from naht.storage import check_weights, named_arrays, read_arrays, read_header, tree_like, write_arrays
 
 KEEP = 2
 """Checkpoints kept: the newest, and one to fall back on."""
-FORMAT = 1
+FORMAT = 2
+DAMAGED = "damaged-"
+"""A checkpoint's folder gets this prefix when it can't be used."""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -36,18 +39,65 @@ def save_checkpoint(folder: Path, step: int, state: PyTree, facts: dict[str, Any
         old.parent.rmdir()
 
 
-def load_newest(folder: Path, template: PyTree) -> tuple[tuple[PyTree, dict[str, Any]] | None, list[str]]:
-    """The newest checkpoint that is whole, as (state, facts), and a sentence about each damaged one passed over."""
+Check = Callable[[dict[str, Any]], None]
+"""Raises `NahtError` where a checkpoint's facts are not those of this run."""
+
+
+def load_newest(
+    folder: Path, template: PyTree, check: Check = lambda _: None
+) -> tuple[tuple[PyTree, dict[str, Any]] | None, list[str]]:
+    """The newest checkpoint that is whole, as (state, facts), and a sentence about each damaged one.
+
+    Damaged ones are set aside under another name, never deleted. What can't be read, or belongs to other settings, is
+    an error and stays as it is.
+    """
     damaged: list[str] = []
     for path in reversed(_files(folder)):
         try:
             arrays, facts = read_arrays(path)
-            if facts.get("kind") != "checkpoint" or facts.get("format") != FORMAT:
-                raise NahtError(f"{path} is not a checkpoint of format {FORMAT}")
-            return (tree_like(template, arrays, str(path)), facts), damaged
-        except NahtError as e:
-            damaged.append(str(e))
+        except Damaged as e:
+            aside = path.parent.with_name(f"{DAMAGED}{path.parent.name}")
+            damaged.append(f"{e}; set aside as {aside}")
+            path.parent.rename(aside)
+            continue
+        _check_kind(facts, path)
+        check(facts)
+        check_weights({name: a for name, a in arrays.items() if name.startswith("learner/params")}, str(path))
+        return (tree_like(template, arrays, str(path)), facts), damaged
     return None, damaged
+
+
+def _check_kind(facts: dict[str, Any], path: Path) -> None:
+    fine = facts.get("kind") == "checkpoint" and facts.get("format") == FORMAT
+    fine = fine and all(isinstance(facts.get(name), kind) for name, kind in FACTS.items())
+    require(fine, f"{path} is not a checkpoint of format {FORMAT}")
+
+
+FACTS: dict[str, type | tuple[type, ...]] = {
+    "step": int,
+    "metrics_bytes": int,
+    "seconds": (int, float),
+    "config": dict,
+    "teammates": dict,
+    "world": str,
+}
+"""What a checkpoint says besides its state."""
+
+
+def check_newest(folder: Path, check: Check) -> None:
+    """What `load_newest` would find wrong with the newest checkpoint's facts, before any work."""
+    for path in _files(folder)[-1:]:
+        try:
+            facts = read_header(path)
+        except Damaged:
+            return
+        _check_kind(facts, path)
+        check(facts)
+
+
+def any_set_aside(folder: Path) -> bool:
+    """Were there checkpoints that turned out to be damaged?"""
+    return any(folder.glob(f"{DAMAGED}*"))
 
 
 def size_of(state: PyTree) -> int:

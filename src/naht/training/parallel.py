@@ -8,14 +8,17 @@ command.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
 import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from naht.errors import Interrupted, NahtError
+from naht.errors import Interrupted, NahtError, require
 from naht.runtime import configure, usable_cores
 from naht.training.config import RunConfig
 from naht.training.progress import Event, Report
@@ -37,12 +40,17 @@ def run_all(
     report: Report = lambda _: None,
     checkpoint_every: float = 60.0,
     same_command: bool = False,
+    trust: bool = True,
+    start_over: bool = False,
 ) -> None:
     """Start or continue every job and finish it, several at a time.
 
     Raises `Interrupted` after a stop signal, with all runs saved and all folders ready to go on. `same_command`: these
-    are the runs of a study that goes on when it is called again, and the user is told so.
+    are the runs of a study that goes on when it is called again, and the user is told so. `trust` and `start_over` are
+    those of `resume`; settings that the caller has made are trusted.
     """
+    require(workers is None or workers >= 1, f"workers is {workers}: it must be at least 1")
+    how_to_go_on: dict[str, Any] = {"checkpoint_every": checkpoint_every, "trust": trust, "start_over": start_over}
     jobs = [Job(settled(job.config), job.folder) for job in jobs]
     for job in jobs:
         # A folder with other settings must not be mistaken for this run.
@@ -56,25 +64,34 @@ def run_all(
     workers = min(workers or max(1, usable_cores() // shared), len(waiting))
     try:
         if workers > 1:
-            _share(waiting, workers, report, checkpoint_every)
+            _share(waiting, workers, report, how_to_go_on)
         else:
             for folder in waiting:
-                resume(folder, report=report, checkpoint_every=checkpoint_every)
+                resume(folder, report=report, **how_to_go_on)
     except Interrupted as e:
         left = " ".join(str(folder) for folder in waiting if not is_finished(folder))
         how = "the same command" if same_command else f"naht resume {left}"
         raise Interrupted(f"stopped and saved; go on with: {how}", e.signal_number) from None
 
 
-def _work(folders: Any, news: Any, checkpoint_every: float) -> None:
+def _end_with_parent() -> None:
+    """However the parent ends, this process stops as if asked to: what it trains is saved."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _work(folders: Any, news: Any, how_to_go_on: dict[str, Any]) -> None:
     """The life of a worker process."""
     configure()
     # Between runs, a stop signal simply ends the worker.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     while (folder := folders.get()) is not None:
         try:
-            resume(folder, report=news.put, checkpoint_every=checkpoint_every)
+            resume(folder, report=news.put, **how_to_go_on)
         except Interrupted:
             break
         except NahtError as e:
@@ -82,13 +99,13 @@ def _work(folders: Any, news: Any, checkpoint_every: float) -> None:
             break
 
 
-def _share(folders: Sequence[Path], workers: int, report: Report, checkpoint_every: float) -> None:
+def _share(folders: Sequence[Path], workers: int, report: Report, how_to_go_on: dict[str, Any]) -> None:
     """Let worker processes take one run after the other."""
     context = multiprocessing.get_context("spawn")
     todo, news = context.Queue(), context.Queue()
     for item in [*folders, *[None] * workers]:
         todo.put(item)
-    crew = [context.Process(target=_work, args=(todo, news, checkpoint_every), daemon=True) for _ in range(workers)]
+    crew = [context.Process(target=_work, args=(todo, news, how_to_go_on), daemon=True) for _ in range(workers)]
     failures: list[NahtError] = []
 
     def listen(seconds: float) -> bool:

@@ -23,18 +23,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.agents.saved import Agent, load_agent
-from naht.config import decode, encode, read_json
+from naht.config import decode, encode, read_json, whole_rows
 from naht.devices import SHARED, SPLIT, check_devices, own_key, place, spread, total
 from naht.envs.base import Array, Environment, PyTree, task_hash, world_of
 from naht.errors import Interrupted, NahtError, require
-from naht.evaluation.play import Episodes, play_episodes
+from naht.evaluation.play import Episodes, check_ended, never_ends, play_episodes
 from naht.evaluation.statistics import mean_interval
 from naht.learning.learner import Learner, make_learner
 from naht.rollout import Arena, ArenaState
-from naht.storage import remove_unfinished, write_file
+from naht.storage import check_output, is_whole, remove_unfinished, write_file
 from naht.teams.population import Population, Roster, load_members
 from naht.teams.sampler import Sampler, check_sampler, team_sampler
-from naht.training.checkpoints import KEEP, load_newest, newest_step, save_checkpoint, size_of
+from naht.training.checkpoints import (
+    KEEP,
+    any_set_aside,
+    check_newest,
+    load_newest,
+    newest_step,
+    save_checkpoint,
+    size_of,
+)
 from naht.training.config import RunConfig
 from naht.training.progress import Event, Report
 
@@ -143,6 +151,7 @@ class Trainer:
         """Mean returns over all episodes of a test, and by the number of controlled agents; means of its metrics."""
         key = jax.random.fold_in(state.key, 0x7E57)
         done = self.play(self.learner.policy_params(state.learner), uncontrolled_params, key)
+        check_ended(self.env, [done])
         returns, n = np.asarray(done.episode_return, np.float64), np.asarray(done.team.controlled.sum(-1))
         result = {"test/return": float(returns.mean())}
         result |= {f"test/return_n{k}": float(returns[n == k].mean()) for k in np.unique(n)}
@@ -154,11 +163,15 @@ def _alone(policy_params: PyTree) -> PyTree:
     return (jax.tree.map(lambda leaf: leaf[None], policy_params),)
 
 
-def make_trainer(config: RunConfig) -> tuple[Trainer, Population]:
-    """The trainer of a run and its uncontrolled population. Impossible settings fail here, before any work."""
+def make_trainer(config: RunConfig, *, found_in: str | None = None) -> tuple[Trainer, Population]:
+    """The trainer of a run and its uncontrolled population. Impossible settings fail here, before any work.
+
+    Settings that were `found_in` a file, rather than made by the user, run no teammates in Python.
+    """
     env, teams = config.task, config.teams
     world_of(env)  # a missing file fails here
-    uncontrolled = Population(load_members(teams.teammates, getattr(env, "teammate_spec", env.spec)))
+    spec = getattr(env, "teammate_spec", env.spec)
+    uncontrolled = Population(load_members(teams.teammates, spec, found_in=found_in))
     sampler = team_sampler(
         env.spec.num_agents,
         len(uncontrolled),
@@ -167,7 +180,7 @@ def make_trainer(config: RunConfig) -> tuple[Trainer, Population]:
         replace=teams.replace,
         slots=teams.slots,
     )
-    check_sampler(sampler, env)
+    check_sampler(sampler, env, (1, len(uncontrolled)))
     config = settled(config)
     assert config.devices is not None
     check_devices(config.devices, num_envs=config.algorithm.num_envs, test_episodes=config.test_episodes)
@@ -194,12 +207,17 @@ def run_folder(root: Path | str, config: RunConfig, name: str | None = None) -> 
 
 def is_run(folder: Path) -> bool:
     """Does this folder hold a run, begun or finished?"""
-    return (folder / "config.json").is_file()
+    try:
+        return (folder / "config.json").is_file()
+    except OSError as e:  # a name that is too long, say
+        raise NahtError(f"can't use {folder}: {e.strerror}") from e
 
 
 def is_finished(folder: Path) -> bool:
-    """Has this run reached its last step?"""
-    return (folder / "last.safetensors").is_file()
+    """Has this run reached its last step, and are its agents whole?"""
+    kinds = ("last", "best")
+    cards = all((folder / f"{kind}.card.json").is_file() for kind in kinds)
+    return cards and all(is_whole(folder / f"{kind}.safetensors") for kind in kinds)
 
 
 def read_config(folder: Path) -> RunConfig:
@@ -213,11 +231,19 @@ def read_config(folder: Path) -> RunConfig:
 def read_metrics(folder: Path | str) -> list[dict[str, float]]:
     """The rows of metrics.jsonl, each joined with the row of timing.jsonl at the same step."""
     folder = Path(folder)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    timing_file = folder / "timing.jsonl"
-    timing = timing_file.read_text().splitlines() if timing_file.exists() else []
-    by_step = {row["step"]: row for row in map(json.loads, timing)}
-    return [row | by_step.get(row["step"], {}) for row in rows]
+    metrics, timing = (_rows(folder / f"{name}.jsonl") for name in ("metrics", "timing"))
+    by_step = {row["step"]: row for row in timing}
+    return [row | by_step.get(row["step"], {}) for row in metrics]
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The whole rows of a file, which need not be there. A row has a step and numbers."""
+    found = [row for _, row in whole_rows(path.read_bytes())] if path.is_file() else []
+    return [row for row in found if isinstance(row.get("step"), int) and all(map(_is_number, row.values()))]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @contextmanager
@@ -262,9 +288,13 @@ class _Log:
         size = path.stat().st_size if path.exists() else 0
         require(size >= offset, f"{path} lost rows: it has {size} bytes, the checkpoint counts on {offset}")
         self._metrics = open(path, "ab")  # noqa: SIM115 (closed with the run)
-        self._timing = open(folder / "timing.jsonl", "a")  # noqa: SIM115
         self._metrics.truncate(offset)
         self._metrics.seek(offset)
+        timing = folder / "timing.jsonl"
+        if timing.is_file():  # a full disk may have left half a row
+            whole = max((end for end, _ in whole_rows(timing.read_bytes())), default=0)
+            os.truncate(timing, whole)
+        self._timing = open(timing, "a")  # noqa: SIM115
 
     def write(self, row: dict[str, float], timing: dict[str, float]) -> None:
         self._metrics.write((json.dumps(row) + "\n").encode())
@@ -306,11 +336,28 @@ def _check_disk(folder: Path, state: PyTree) -> None:
     require(free >= need, f"{folder} has {free / 2**20:.0f} MiB free; a run of this size needs {need / 2**20:.0f} MiB")
 
 
+def _check_memory(trainer: Trainer) -> None:
+    """Refuse what can't fit into the machine: worlds, a batch of what is seen in them, and kept experience."""
+    learner, spec = trainer.learner, trainer.env.spec
+    arena, experience = jax.eval_shape(lambda key: (trainer._reset(key), learner.init_experience()), jax.random.key(0))
+    seen = spec.num_agents * (2 * spec.obs_size + spec.num_actions) + 2 * spec.state_size
+    batch = 4 * learner.num_envs * learner.rollout_steps * seen
+    need = batch + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((arena, experience)))
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    require(
+        need <= there,
+        f"this run needs at least {need / 2**30:.1f} GiB of memory, the machine has {there / 2**30:.1f}: ask for fewer "
+        "num_envs or rollout_steps, or a smaller capacity",
+    )
+
+
 def create(config: RunConfig, folder: Path | str) -> Path:
     """Make the folder of a new run, ready for `resume`. Impossible settings and places fail here, before any work."""
     folder, config = Path(folder), settled(config)
-    make_trainer(config)
     require(not is_run(folder), f"{folder} holds a run already; go on with: naht resume {folder}")
+    check_output(folder, folder=True)
+    trainer, _ = make_trainer(config)
+    _check_memory(trainer)
     try:
         write_file(folder / "config.json", (json.dumps(encode(config), indent=2) + "\n").encode())
     except OSError as e:
@@ -329,16 +376,27 @@ def train(
 
     `checkpoint_every` is in seconds and does not influence the result.
     """
-    return resume(create(config, folder), report=report, checkpoint_every=checkpoint_every)
+    return resume(create(config, folder), report=report, checkpoint_every=checkpoint_every, trust=True)
 
 
-def resume(folder: Path | str, *, report: Report = lambda _: None, checkpoint_every: float = 60.0) -> Path:
-    """Go on with a run from its newest good checkpoint, or from its start. A finished run is left as it is."""
+def resume(
+    folder: Path | str,
+    *,
+    report: Report = lambda _: None,
+    checkpoint_every: float = 60.0,
+    trust: bool = False,
+    start_over: bool = False,
+) -> Path:
+    """Go on with a run from its newest good checkpoint, or from its start. A finished run is left as it is.
+
+    `trust`: teammates in Python that the run's settings name may run. `start_over`: begin again at step 0 where all
+    checkpoints are damaged.
+    """
     folder = Path(folder)
     config = read_config(folder)
     try:
         with _only_process(folder), stop_signals() as signals:
-            _Run(folder, config, report, checkpoint_every).go(signals)
+            _Run(folder, config, report, checkpoint_every, trust, start_over).go(signals)
     except OSError as e:
         raise NahtError(
             f"writing to {folder} failed ({e.strerror}); the last checkpoint is whole: "
@@ -350,9 +408,17 @@ def resume(folder: Path | str, *, report: Report = lambda _: None, checkpoint_ev
 class _Run:
     """A run in progress, on its folder."""
 
-    def __init__(self, folder: Path, config: RunConfig, report: Report, checkpoint_every: float):
-        self.folder, self.config = folder, config
-        self.trainer, uncontrolled = make_trainer(config)
+    def __init__(
+        self,
+        folder: Path,
+        config: RunConfig,
+        report: Report,
+        checkpoint_every: float,
+        trust: bool = False,
+        start_over: bool = False,
+    ):
+        self.folder, self.config, self.start_over = folder, config, start_over
+        self.trainer, uncontrolled = make_trainer(config, found_in=None if trust else str(folder / "config.json"))
         self.uncontrolled_params = place(uncontrolled.params, self.trainer.devices, SHARED)
         self.teammates = uncontrolled.fingerprints
         self.world = world_of(config.task)
@@ -374,28 +440,37 @@ class _Run:
 
     def go(self, signals: list[int]) -> None:
         remove_unfinished(self.folder)
-        if is_finished(self.folder) and newest_step(self.folder / "checkpoints") == self.total:
+        checkpoints = self.folder / "checkpoints"
+        at_end = newest_step(checkpoints) == self.total
+        if at_end and is_finished(self.folder):
             self.report(self.total, message=f"finished at step {self.total:,}")
             return
+        check_newest(checkpoints, self._check)
         state = self.trainer.init(jax.random.key(self.config.seed))
         _check_disk(self.folder, state)
-        found, damaged = load_newest(self.folder / "checkpoints", state)
+        template = state._replace(experience=()) if at_end else state  # nobody goes on from the end
+        found, damaged = load_newest(checkpoints, template, self._check)
         offset, elapsed = 0, 0.0
         if found:
             state, facts = self.trainer.place(found[0]), found[1]
             offset, elapsed = facts["metrics_bytes"], facts["seconds"]
-            began = facts["teammates"]
-            other = [name for name in self.teammates | began if self.teammates.get(name) != began.get(name)]
-            require(not other, f"teammates of {self.folder} are not those it began with: {', '.join(other)}")
-            require(
-                facts["world"] == self.world,
-                f"the world of {self.folder} is not the one it began with: a file named in its settings has changed",
-            )
         update = int(state.update)
+        step = update * self.steps_per_update
         for sentence in damaged:
-            self.report(update * self.steps_per_update, message=f"{sentence}; using an earlier state")
+            self.report(step, message=sentence)
+        if not found and any_set_aside(checkpoints):
+            require(
+                self.start_over,
+                f"no checkpoint of {self.folder} is whole; to begin again at step 0, losing what it has learned: "
+                f"naht resume {self.folder} --start-over",
+            )
+            self.report(step, message="starts over from nothing at step 0")
+        if at_end and found:
+            tests = [row["test/return"] for row in read_metrics(self.folder) if "test/return" in row]
+            self._finish(state, tests[-1] if tests else math.nan)
+            self.report(step, message="its agents' files were missing or damaged, and are written again")
+            return
         if update:
-            step = update * self.steps_per_update
             self.report(step, message=f"resumed at step {step:,}")
         if kept := size_of(state.experience):
             self.report(update * self.steps_per_update, message=f"keeps {kept / 2**20:.0f} MiB of experience in memory")
@@ -405,9 +480,38 @@ class _Run:
         finally:
             self.log.close()
 
+    def _check(self, facts: dict[str, Any]) -> None:
+        """A checkpoint belongs to its settings, teammates and world."""
+        different = _differences(facts["config"], encode(self.config))
+        require(
+            not different,
+            f"{self.folder}/config.json is not what its checkpoint was made with: "
+            + "; ".join(f"{name} is {new}, was {old}" for name, old, new in different),
+        )
+        began = facts["teammates"]
+        other = [name for name in self.teammates | began if self.teammates.get(name) != began.get(name)]
+        require(not other, f"teammates of {self.folder} are not those it began with: {', '.join(other)}")
+        require(
+            facts["world"] == self.world,
+            f"the world of {self.folder} is not the one it began with: a file named in its settings has changed",
+        )
+
+    def _finish(self, state: TrainState, test_return: float) -> None:
+        """Measure and save the best and the last agent."""
+        last = self._measured(self._agent(state, self.total, test_return=test_return))
+        try:
+            best = self._measured(load_agent(self.folder))
+        except NahtError as e:
+            self.report(self.total, message=f"{e}; the last agent takes the place of the best one")
+            best = last
+        self.report(self.total, message=f"in fresh episodes: best agent {_said(best)}, last agent {_said(last)}")
+        best.save(self.folder / "best.safetensors")
+        last.save(self.folder / "last.safetensors")
+
     def _loop(self, state: TrainState, update: int, elapsed: float, signals: list[int]) -> None:
         start = last_save = time.monotonic()
         warm_seconds, warm_steps, test_return = 0.0, 0, None
+        first_update, episodes, env = update, 0.0, self.config.task
         compiled = {"step": False, "test": False}
         while update < self.trainer.num_updates:
             before, began = state, time.monotonic()
@@ -416,6 +520,9 @@ class _Run:
             metrics = _rounded(raw)
             update += 1
             step = update * self.steps_per_update
+            episodes += metrics["train/episodes"]
+            played = (update - first_update) * self.trainer.learner.rollout_steps
+            require(episodes > 0 or played < env.spec.horizon, never_ends(env, played))
             try:
                 _check_finite(metrics, self.folder, step)
             except NahtError:
@@ -451,11 +558,7 @@ class _Run:
             )
             finished = update == self.trainer.num_updates
             if finished:
-                best = self._measured(load_agent(self.folder))
-                last = self._measured(self._agent(state, step, test_return=row["test/return"]))
-                self.report(step, message=f"in fresh episodes: best agent {_said(best)}, last agent {_said(last)}")
-                best.save(self.folder / "best.safetensors")
-                last.save(self.folder / "last.safetensors")
+                self._finish(state, row["test/return"])
                 # Nobody goes on from here, and a replay is large.
                 self._save(state._replace(experience=()), elapsed + now - start, keep=1)
             elif signals or now - last_save >= self.checkpoint_every:
@@ -469,6 +572,7 @@ class _Run:
         facts = {
             "metrics_bytes": self.log.secure(),
             "seconds": seconds,
+            "config": encode(self.config),
             "teammates": self.teammates,
             "world": self.world,
         }
@@ -500,6 +604,15 @@ class _Run:
         learner = self.trainer.learner
         params, decoders = learner.policy_params(state.learner), learner.decoder_params(state.learner)
         return Agent(name, learner.policy, params, spec, card, decoders)
+
+
+def _differences(old: Any, new: Any, name: str = "") -> list[tuple[str, Any, Any]]:
+    """(name, old, new) of all settings that differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = dict.fromkeys([*old, *new])
+        parts = [_differences(old.get(k), new.get(k), f"{name}.{k}" if name else k) for k in names]
+        return [difference for part in parts for difference in part]
+    return [] if old == new else [(name, old, new)]
 
 
 def _said(agent: Agent) -> str:

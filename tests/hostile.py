@@ -1,0 +1,359 @@
+"""Hostile files: everything that naht reads, wrong in every way, through the commands that read it.
+
+    python tests/hostile.py --cases 10000 --seed 1
+
+plays that many cases and prints a summary; `test_hostile.py` plays a few hundred. A case takes a workshop of good
+files, spoils one of them and calls a command on it. Whatever the file holds: the command ends with code 0 (the change
+was harmless) or with code 2 and one line, nothing that the files name is run, and nothing of them is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from naht.runtime import configure
+
+os.environ.setdefault("NAHT_DEVICES", "2")
+configure()  # before JAX starts
+
+import jax  # noqa: E402
+
+from naht import load_agent, run_config, train  # noqa: E402
+from naht.agents.networks import NetworkConfig  # noqa: E402
+from naht.agents.teammate_model import ModelConfig  # noqa: E402
+from naht.cli import main  # noqa: E402
+from naht.envs.prey import _read, load_prey  # noqa: E402
+from naht.errors import NahtError  # noqa: E402
+from naht.storage import read_arrays, write_arrays  # noqa: E402
+
+BOTS = """
+from pathlib import Path
+Path(__file__).with_name("EXECUTED").touch()
+
+def go(s):
+    return 0
+"""
+
+
+class Stop(Exception):
+    """Ends a training run in the middle."""
+
+
+def build_workshop(folder: Path) -> None:
+    """Good files of every kind: runs finished and not, agents, preys, and a Python file that tells when it is run."""
+    config = run_config("bit-game", "poam")
+    small = replace(
+        config.algorithm,
+        num_envs=4,
+        rollout_steps=5,
+        epochs=1,
+        network=NetworkConfig(hidden=8),
+        model=ModelConfig(8, 4),
+    )
+    config = replace(config, algorithm=small, steps=400, test_every=100, test_episodes=16, final_episodes=16, devices=2)
+    train(config, folder / "done")
+
+    def stop(event: Any) -> None:
+        if event.step >= 220:  # one step after the checkpoint
+            raise Stop
+
+    with contextlib.suppress(Stop):
+        train(config, folder / "half", checkpoint_every=0, report=stop)
+    agent = load_agent(folder / "done")
+    for i in range(2):
+        params = jax.tree.map(lambda x, i=i: x + 0.01 * i, agent.params)
+        replace(agent, name=f"poam-seed{i}", params=params).save(folder / f"population/poam-seed{i}.safetensors")
+    (folder / "bots.py").write_text(BOTS)
+    prey = load_prey("naht", 14)
+    prey.save(folder / "prey.safetensors")
+    rng = np.random.default_rng(0)
+    sizes = {"fc1": (128, 14), "fc2": (128, 128), "fc3": (5, 128)}
+    arrays = {f"{name}_weight": rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    arrays |= {f"{name}_bias": rng.normal(size=size[0]).astype(np.float32) for name, size in sizes.items()}
+    arrays |= {f"in_fn_{part}": np.ones(14, np.float32) for part in ("weight", "bias", "running_mean", "running_var")}
+    np.savez(folder / "prey.npz", **arrays)
+
+
+AGENT = "population/poam-seed0.safetensors"
+READERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    AGENT: (
+        ("population", "show", AGENT),
+        ("population", "list", "population"),
+        ("list", "agents", "--out", "population"),
+        ("population", "export", "population", "--out", "OUT"),
+        ("population", "verify", AGENT, "--episodes", "2"),
+        ("evaluate", AGENT, "--episodes", "1"),
+        ("evaluate", "done", "--teammates", AGENT, "--episodes", "1"),
+        ("evaluate", "selfplay", "population", "--episodes", "1", "--out", "OUT"),
+        ("compare", AGENT, "--with", "population/poam-seed1.safetensors", "--episodes", "1", "--out", "OUT"),
+        ("watch", AGENT, "--out", "OUT.png", "--frames", "2"),
+        (
+            "train",
+            "bit-game",
+            "ippo-naht",
+            "--teams.teammates",
+            AGENT,
+            "--out",
+            "OUT",
+            "--steps",
+            "20",
+            "--devices",
+            "2",
+            "--test-episodes",
+            "16",
+            "--final-episodes",
+            "16",
+            "--algorithm.num-envs",
+            "4",
+            "--algorithm.rollout-steps",
+            "5",
+        ),
+    ),
+    "done/best.safetensors": (("list", "agents", "--out", "done"), ("evaluate", "done", "--episodes", "1")),
+    "done/config.json": (("resume", "done"), ("curves", "done", "--out", "OUT")),
+    "half/config.json": (("resume", "half"),),
+    "half/checkpoints/000000000200/state.safetensors": (("resume", "half"),),
+    "done/metrics.jsonl": (("curves", "done", "--out", "OUT"),),
+    "done/timing.jsonl": (("curves", "done", "--out", "OUT"),),
+    "prey.safetensors": (("prey", "prey.safetensors"),),
+    "prey.npz": (("prey", "prey.npz"),),
+}
+"""By file, the commands that read it. `prey` loads one, as training does before its folder is made."""
+
+RARE = {"evaluate", "compare", "watch", "curves", "train"}
+"""Commands that take long if the file is good after all."""
+
+WRONG: tuple[Any, ...] = (
+    None, "many", "", -1, 0, 10**30, 0.5, True, [], {}, [[[]]], math.nan, math.inf, "x" * 5000, "bots.py:go",
+    ["bots.py:go"], {"type": "os.system"}, {"type": "Bernoulli", "p": "bots.py:go"}, "../../etc/passwd",
+)  # fmt: skip
+"""What a field may be instead of what it should be. Most are refused, some are harmless somewhere."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file spoilt in one way, and the command that reads it."""
+
+    file: str
+    how: str
+    command: tuple[str, ...]
+    spoil: Callable[[Path], None]
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.how}; naht {' '.join(self.command)}"
+
+
+def places(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of everything in JSON data."""
+    if at:
+        yield at
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield from places(value, (*at, key))
+
+
+GONE = object()
+
+
+def changed(data: Any, at: tuple[Any, ...], value: Any) -> Any:
+    """A copy of JSON data with one value replaced, or taken out."""
+    data = json.loads(json.dumps(data))
+    inner = data
+    for key in at[:-1]:
+        inner = inner[key]
+    if value is GONE:
+        del inner[at[-1]]
+    else:
+        inner[at[-1]] = value
+    return data
+
+
+def deep(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+def cases(workshop: Path, rng: random.Random) -> Iterator[Case]:
+    """Endlessly: files, ways to spoil them and commands, at random."""
+    jsons = {name: json.loads((workshop / name).read_text()) for name in READERS if name.endswith(".json")}
+    tensors = {name: read_arrays(workshop / name) for name in READERS if name.endswith(".safetensors")}
+    fields = {name: list(places(data)) for name, data in jsons.items()}
+    fields |= {name: list(places(header)) for name, (_, header) in tensors.items()}
+    weighted = [name for name in READERS for _ in range(6 if name == AGENT else 2 if name.endswith(".json") else 1)]
+    while True:
+        file = rng.choice(weighted)
+        commands = READERS[file]
+        command = rng.choice(commands)
+        if command[0] in RARE and rng.random() < 0.5:
+            command = commands[0]
+        yield Case(file, *_spoilt(file, jsons, tensors, fields, rng, command))
+
+
+def _spoilt(
+    file: str, jsons: dict, tensors: dict, fields: dict, rng: random.Random, command: tuple[str, ...]
+) -> tuple[str, tuple[str, ...], Callable[[Path], None]]:
+    if file in fields and rng.random() < 0.7:
+        at = rng.choice(fields[file])
+        value = rng.choice((GONE, *WRONG))
+        how = f"{'.'.join(map(str, at))} = {'gone' if value is GONE else repr(value)[:40]}"
+        if file in jsons:
+            text = json.dumps(changed(jsons[file], at, value))
+            if rng.random() < 0.03:
+                how, text = "nested", deep(200_000)
+            return how, command, lambda path: _write(path, text.encode())
+        arrays, header = tensors[file]
+        spoilt = changed(header, at, value)
+        return how, command, lambda path: _write_header(path, arrays, spoilt)
+    if file in tensors and rng.random() < 0.4:
+        arrays, header = tensors[file]
+        name = rng.choice(sorted(arrays))
+        array = arrays[name]
+        kind = rng.choice(["nan", "inf", "int", "bool", "gone", "shape", "extra"])
+        new = {
+            "nan": lambda: np.full(array.shape, np.nan, np.float32),
+            "inf": lambda: np.full(array.shape, np.inf, np.float32),
+            "int": lambda: np.zeros(array.shape, np.int64),
+            "bool": lambda: np.zeros(array.shape, bool),
+            "shape": lambda: np.zeros((3, 5, 7), np.float32),
+        }
+        others = {k: v for k, v in arrays.items() if k != name}
+        spoilt_arrays = (
+            others if kind == "gone"
+            else arrays | {"more": np.zeros(3, np.float32)} if kind == "extra"
+            else others | {name: new[kind]()}
+        )  # fmt: skip
+        return f"{name}: {kind}", command, lambda path: _write_arrays(path, spoilt_arrays, header)
+    kind = rng.choice(["cut", "flip", "noise", "lines"])
+    sixteenth, place, seed = rng.randrange(16), rng.random(), rng.randrange(2**30)
+
+    def bytes_of(content: bytes) -> bytes:
+        if kind == "cut":
+            return content[: len(content) * sixteenth // 16]
+        spoilt = bytearray(content)
+        if kind == "flip" and spoilt:
+            spoilt[int(place * len(spoilt))] ^= 1 << seed % 8
+        if kind == "noise":
+            return random.Random(seed).randbytes(min(len(content), 4096))
+        if kind == "lines":
+            return content + b'\n{"step": 1e999}\n[]\nnull\n{"step": "x", "test/return": {}}\n{"st'
+        return bytes(spoilt)
+
+    how = f"{kind} {sixteenth if kind == 'cut' else f'{place:.3f}'}"
+    return how, command, lambda path: _write(path, bytes_of(path.read_bytes()))
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
+    write_arrays(path, arrays, header)
+
+
+def _write_header(path: Path, arrays: dict[str, np.ndarray], header: Any) -> None:
+    """With checksums that fit: whoever means harm writes them too."""
+    write_arrays(path, arrays, header if isinstance(header, dict) else {})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Everything in a folder but locks and logs of what was tried."""
+    ignored = (".lock", "progress.log")
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ignored]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def call(command: tuple[str, ...]) -> tuple[int, str]:
+    """(exit code, what was said to stderr) of a command in this process."""
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+        if command[0] == "prey":
+            _read.cache_clear()
+            try:
+                load_prey(command[1], 14)
+                return 0, ""
+            except NahtError as e:
+                return 2, f"naht: {e}\n"
+        return main(list(command)), errors.getvalue()
+
+
+def play(case: Case, workshop: Path, place: Path) -> str:
+    """Play a case in a copy of the workshop. Returns what happened: 'refused', 'harmless', or what was wrong."""
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(workshop, place)
+    case.spoil(place / case.file)
+    before, here = contents(place), Path.cwd()
+    os.chdir(place)
+    try:
+        code, said = call(case.command)
+    except BaseException:
+        return f"raised: {traceback.format_exc()}"
+    finally:
+        os.chdir(here)
+    after = contents(place)
+    if "EXECUTED" in after:
+        return "ran code that a file named"
+    if code not in (0, 2):
+        return f"ended with code {code}: {said}"
+    if code == 2 and said.count("\n") != 1:
+        return f"said more than a line: {said}"
+    new = {name for name in after if name not in before and not name.startswith("OUT")}
+    mended = code == 0 and case.command[0] == "resume"  # which is what resuming is for
+    aside = {name for name in new if "/damaged-" in name}
+    moved = {name.replace("damaged-", "") for name in aside}
+    gone = {name for name in before if name not in after} - moved
+    other = {name for name in before if name in after and before[name] != after[name]}
+    if not mended and (new - aside or gone or other):
+        return f"changed files: new {new - aside}, gone {gone}, other {other}"
+    return "refused" if code == 2 else "harmless"
+
+
+def play_all(count: int, seed: int, workshop: Path, place: Path) -> tuple[Counter, list[str]]:
+    """Outcomes by command and file, and what went wrong."""
+    rng, outcomes, wrong = random.Random(seed), Counter(), []
+    for _, case in zip(range(count), cases(workshop, rng), strict=False):
+        outcome = play(case, workshop, place)
+        if outcome not in ("refused", "harmless"):
+            wrong.append(f"{case}\n  {outcome}")
+            outcome = "WRONG"
+        outcomes[Path(case.file).name, outcome] += 1
+    return outcomes, wrong
+
+
+def summary(outcomes: Counter, seed: int, seconds: float) -> str:
+    files = sorted({file for file, _ in outcomes})
+    lines = [f"{sum(outcomes.values()):,} cases, seed {seed}, {seconds / 60:.0f} minutes", ""]
+    lines += ["| file | refused in one line | harmless | wrong |", "|---|---:|---:|---:|"]
+    lines += [f"| {f} | {outcomes[f, 'refused']} | {outcomes[f, 'harmless']} | {outcomes[f, 'WRONG']} |" for f in files]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        begun = time.monotonic()
+        build_workshop(Path(temporary) / "workshop")
+        results, failures = play_all(chosen.cases, chosen.seed, Path(temporary) / "workshop", Path(temporary) / "place")
+        for failure in failures:
+            print(failure, file=sys.stderr)
+        print(summary(results, chosen.seed, time.monotonic() - begun))
+        sys.exit(bool(failures))
