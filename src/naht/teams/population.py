@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -49,7 +49,8 @@ BLOCK = 32
 class Roster:
     """The static part of a population: which policy each member uses. Hashable, so compiled code can depend on it."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...] = field(compare=False)
+    """Not part of what is compiled: others of the same architectures share the code."""
     policies: tuple[Policy, ...]
     greedy: tuple[bool, ...]
 
