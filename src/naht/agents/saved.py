@@ -118,7 +118,7 @@ def load_agent(path: str | Path) -> Agent:
         path = path / f"best{SUFFIX}"
     arrays, header = read_arrays(path, most=LARGEST_FILE)
     if header.get("kind") != "agent":
-        raise NahtError(f"{path} holds a {_short(header.get('kind'))}, not an agent")
+        raise NahtError(f"{path} holds a {str(header.get('kind'))[:60]}, not an agent")
     check_weights(arrays, str(path))
     _check_header(header, path)
     try:
@@ -184,6 +184,8 @@ def task_of(agents: Sequence[Agent]) -> Environment:
     for agent in agents:
         require("task" in agent.card, f"{agent.name} has no task on its card")
         env = decode(agent.card["task"])
+        sizes = getattr(env, "spec", None)
+        require(sizes == agent.spec, f"{agent.name}: its card's task has {sizes}, the agent {agent.spec}")
         require(
             agent.card.get("task_hash") in (None, task_hash(env)),
             f"{agent.name} was trained in another world: settings are the same, but a file that the task reads has "

@@ -190,7 +190,6 @@ def verify(path: Path, *, episodes: int = 256) -> str:
     """
     agent = load_agent(path)
     env = task_of([agent])
-    require(env.spec == agent.spec, f"{path}: its card's task has {env.spec}, the agent {agent.spec}")
     claim = agent.card.get("measured")
     if claim is None or agent.card["config"]["teams"]["num_controlled"] != "all":
         raise NahtError(f"{path} has no self-play return on its card")

@@ -189,7 +189,7 @@ _MPE_TUNED = PPOConfig(
 )
 
 
-def _smac(batch_steps: int, steps: int, **tuned_ppo: Any) -> dict[str, Settings]:
+def _smac(batch_steps: int, steps: int) -> dict[str, Settings]:
     """Presets of a map. Episodes end early, so a batch has that many steps per environment rather than one horizon; in
     'paper' they hold about the published 256 episodes. 'tuned' does not subtract the mean from rewards: rewards are
     positive, and then every step would cost, so that dying soon would beat holding out (kiting, on 3s5z)."""
@@ -208,7 +208,6 @@ def _smac(batch_steps: int, steps: int, **tuned_ppo: Any) -> dict[str, Settings]
             standardise_rewards="std",
             bootstrap_time_limit=False,
             chunk=12,  # a device's share of a minibatch has few rows that count
-            **tuned_ppo,
         ),
         replace(_TUNED_VALUE, rollout_steps=batch_steps, standardise_rewards="std"),
         steps=steps,
@@ -219,7 +218,7 @@ def _smac(batch_steps: int, steps: int, **tuned_ppo: Any) -> dict[str, Settings]
     return {"paper": paper, "released": paper, "tuned": tuned}
 
 
-_MARINES = _smac(32, 1_000_000, lr=1e-3, entropy=0.03)  # with predator-prey's, MAPPO settles for losing well on 10v11
+_MARINES = _smac(32, 1_000_000)
 
 PRESETS: dict[str, dict[str, Settings]] = {
     "bit-game": {
