@@ -111,12 +111,20 @@ def test_teammates_that_fail_are_one_line(how, run, here, capsys):
     assert {path.name for path in here.iterdir()} <= {"bots.py", "__pycache__"}
 
 
-def test_a_teammate_that_fails_later_is_one_line(run, here, capsys):
+def test_a_teammate_that_fails_later_is_one_line(run, here):
     """In the middle of an episode, out of compiled code."""
     Path("bots.py").write_text("def go(s):\n    return int(s.memory[0] < 3) or 1 // 0, s.memory + 1\n\ngo.memory = 1\n")
-    error = said(capsys, "evaluate", run, "--teammates", "bots.py:go", "--episodes", "2")
-    assert "teammate 'bots.py:go' failed: ZeroDivisionError" in error
-    assert "bots.py, line 2, in go)" in error
+    for command in (
+        ["evaluate", str(run), "--episodes", "2", "--teammates"],
+        ["train", "bit-game", "ippo-naht", "--algorithm.network.hidden", "8", "--teams.teammates"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "naht.cli", *command, "bots.py:go"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1  # nothing more when the process ends
+        assert "naht: teammate 'bots.py:go' failed: ZeroDivisionError" in done.stderr
+        assert "bots.py, line 2, in go)" in done.stderr
 
 
 def test_a_teammate_that_hangs_can_be_stopped(run, here):

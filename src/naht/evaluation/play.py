@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -158,13 +159,26 @@ def seat_names(controlled: Population, uncontrolled: Population, team: Team) -> 
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """A `NahtError` of Python code that compiled code calls, a teammate's or a game's, comes out as what it is."""
+    log = logging.getLogger("jax._src.callback")  # where JAX would tell the whole story first
+    before, log.disabled = log.disabled, True
     try:
         yield
     except jax.errors.JaxRuntimeError as e:
         kind, _, message = str(e).strip().rpartition("\n")[2].partition(": ")
         if kind != NahtError.__name__:
             raise
+        _forget_failed_work()
         raise NahtError(message) from e
+    finally:
+        log.disabled = before
+
+
+def _forget_failed_work() -> None:
+    """JAX waits for all computations when the process ends, and would tell of the failed one again, at length."""
+    with suppress(ImportError, AttributeError):  # it has no public way to say so
+        from jax._src.dispatch import runtime_tokens
+
+        runtime_tokens.clear()  # type: ignore[no-untyped-call]
 
 
 def evaluate_sampler(

@@ -27,7 +27,7 @@ from naht.config import decode, encode, read_json, whole_rows
 from naht.devices import SHARED, SPLIT, check_devices, own_key, place, spread, total
 from naht.envs.base import Array, Environment, PyTree, task_hash, world_of
 from naht.errors import Interrupted, NahtError, require
-from naht.evaluation.play import Episodes, check_ended, never_ends, play_episodes
+from naht.evaluation.play import Episodes, check_ended, never_ends, plain_errors, play_episodes
 from naht.evaluation.statistics import mean_interval
 from naht.learning.learner import Learner, make_learner
 from naht.rollout import Arena, ArenaState
@@ -395,7 +395,7 @@ def resume(
     folder = Path(folder)
     config = read_config(folder)
     try:
-        with _only_process(folder), stop_signals() as signals:
+        with _only_process(folder), stop_signals() as signals, plain_errors():
             _Run(folder, config, report, checkpoint_every, trust, start_over).go(signals)
     except OSError as e:
         raise NahtError(
