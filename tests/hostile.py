@@ -36,13 +36,12 @@ configure()  # before JAX starts
 
 import jax  # noqa: E402
 
-from naht import load_agent, run_config, train  # noqa: E402
-from naht.agents.networks import NetworkConfig  # noqa: E402
-from naht.agents.teammate_model import ModelConfig  # noqa: E402
+from naht import load_agent, train  # noqa: E402
 from naht.cli import main  # noqa: E402
 from naht.envs.prey import _read, load_prey  # noqa: E402
 from naht.errors import NahtError  # noqa: E402
 from naht.storage import read_arrays, write_arrays  # noqa: E402
+from probes import small  # noqa: E402
 
 BOTS = """
 from pathlib import Path
@@ -59,16 +58,7 @@ class Stop(Exception):
 
 def build_workshop(folder: Path) -> None:
     """Good files of every kind: runs finished and not, agents, preys, and a Python file that tells when it is run."""
-    config = run_config("bit-game", "poam")
-    small = replace(
-        config.algorithm,
-        num_envs=4,
-        rollout_steps=5,
-        epochs=1,
-        network=NetworkConfig(hidden=8),
-        model=ModelConfig(8, 4),
-    )
-    config = replace(config, algorithm=small, steps=400, test_every=100, test_episodes=16, final_episodes=16, devices=2)
+    config = replace(small(), final_episodes=16)
     train(config, folder / "done")
 
     def stop(event: Any) -> None:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from naht import Arena, setting
+from naht import Arena, run_config, setting
+from naht.agents.networks import NetworkConfig
+from naht.agents.teammate_model import ModelConfig
 from naht.envs.base import Array, EnvSpec, TimeStep, opening
 from naht.learning.ppo import PPO
+from naht.training.config import RunConfig
 
 # Equal arenas and learners share compiled code this way; a bound method would be compiled in every test.
 reset = jax.jit(Arena.reset, static_argnums=0)
 play = jax.jit(Arena.play, static_argnums=(0, 5))
 prepare = jax.jit(PPO.prepare, static_argnums=0)
 update = jax.jit(PPO.update, static_argnums=0)
+
+
+def small(algorithm="poam", steps=400, **changes) -> RunConfig:
+    """A run of 20 quick updates with 4 tests, on two devices."""
+    config = run_config("bit-game", algorithm, **changes)
+    learner = replace(
+        config.algorithm,
+        num_envs=4,
+        rollout_steps=5,
+        epochs=1,
+        network=NetworkConfig(hidden=8),
+        model=ModelConfig(8, 4),
+    )
+    return replace(config, algorithm=learner, steps=steps, test_every=100, test_episodes=16, devices=2)
 
 
 class RoughState(NamedTuple):

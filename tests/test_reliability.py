@@ -18,7 +18,8 @@ from naht.agents.scripted import Static
 from naht.cli import main
 from naht.envs.prey import _read, load_prey
 from naht.training.run import is_finished, make_trainer
-from test_training import small, snapshot
+from probes import small
+from test_training import snapshot
 
 ENV = make_env("bit-game")
 

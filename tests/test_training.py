@@ -32,32 +32,16 @@ from naht import (
     team_sampler,
     train,
 )
-from naht.agents.networks import NetworkConfig
-from naht.agents.teammate_model import ModelConfig
 from naht.cli import main
 from naht.commands.training import print_finished
 from naht.envs.bit_game import BitGame
 from naht.errors import Interrupted
 from naht.storage import read_arrays, tree_like
 from naht.training import run as run_module
-from naht.training.config import ALGORITHMS, PRESETS, RunConfig
+from naht.training.config import ALGORITHMS, PRESETS
 from naht.training.parallel import Job, run_all
 from naht.training.run import TrainState, create, make_trainer
-
-
-def small(algorithm="poam", steps=400, **changes) -> RunConfig:
-    """A run of 20 quick updates with 4 tests, on two devices."""
-    config = run_config("bit-game", algorithm, **changes)
-    learner = replace(
-        config.algorithm,
-        num_envs=4,
-        rollout_steps=5,
-        epochs=1,
-        network=NetworkConfig(hidden=8),
-        model=ModelConfig(8, 4),
-    )
-    return replace(config, algorithm=learner, steps=steps, test_every=100, test_episodes=16, devices=2)
-
+from probes import small
 
 FILES = ("metrics.jsonl", "best.safetensors", "last.safetensors", "best.card.json", "last.card.json", "config.json")
 
