@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import math
 import os
@@ -24,6 +25,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,7 @@ READERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("evaluate", AGENT, "--episodes", "1"),
         ("evaluate", "done", "--teammates", AGENT, "--episodes", "1"),
         ("evaluate", "selfplay", "population", "--episodes", "1", "--out", "OUT"),
+        ("evaluate", "crossplay", "population", "--episodes", "1", "--out", "OUT"),
         ("compare", AGENT, "--with", "population/poam-seed1.safetensors", "--episodes", "1", "--out", "OUT"),
         ("watch", AGENT, "--out", "OUT.png", "--frames", "2"),
         (
@@ -118,22 +121,22 @@ READERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
     ),
     "done/best.safetensors": (("list", "agents", "--out", "done"), ("evaluate", "done", "--episodes", "1")),
+    "done/last.safetensors": (("resume", "done"),),
     "done/config.json": (("resume", "done"), ("curves", "done", "--out", "OUT")),
     "half/config.json": (("resume", "half"),),
     "half/checkpoints/000000000200/state.safetensors": (("resume", "half"),),
-    "done/metrics.jsonl": (("curves", "done", "--out", "OUT"),),
-    "done/timing.jsonl": (("curves", "done", "--out", "OUT"),),
+    "half/metrics.jsonl": (("resume", "half"), ("curves", "half", "--out", "OUT")),
+    "half/timing.jsonl": (("resume", "half"), ("curves", "half", "--out", "OUT")),
     "prey.safetensors": (("prey", "prey.safetensors"),),
     "prey.npz": (("prey", "prey.npz"),),
 }
 """By file, the commands that read it. `prey` loads one, as training does before its folder is made."""
 
-RARE = {"evaluate", "compare", "watch", "curves", "train"}
-"""Commands that take long if the file is good after all."""
+SLOW = {"evaluate", "compare", "watch", "curves", "train"}
 
 WRONG: tuple[Any, ...] = (
     None, "many", "", -1, 0, 10**30, 0.5, True, [], {}, [[[]]], math.nan, math.inf, "x" * 5000, "bots.py:go",
-    ["bots.py:go"], {"type": "os.system"}, {"type": "Bernoulli", "p": "bots.py:go"}, "../../etc/passwd",
+    ["bots.py:go"], {"type": "os.system"}, {"type": "Bernoulli", "p": "bots.py:go"}, "../../etc/passwd", "[/red]\x1b[2J\r\nnaht: all is well",
 )  # fmt: skip
 """What a field may be instead of what it should be. Most are refused, some are harmless somewhere."""
 
@@ -176,90 +179,94 @@ def changed(data: Any, at: tuple[Any, ...], value: Any) -> Any:
     return data
 
 
-def deep(levels: int) -> str:
-    return "[" * levels + "]" * levels
-
-
 def cases(workshop: Path, rng: random.Random) -> Iterator[Case]:
-    """Endlessly: files, ways to spoil them and commands, at random."""
-    jsons = {name: json.loads((workshop / name).read_text()) for name in READERS if name.endswith(".json")}
-    tensors = {name: read_arrays(workshop / name) for name in READERS if name.endswith(".safetensors")}
-    fields = {name: list(places(data)) for name, data in jsons.items()}
-    fields |= {name: list(places(header)) for name, (_, header) in tensors.items()}
-    weighted = [name for name in READERS for _ in range(6 if name == AGENT else 2 if name.endswith(".json") else 1)]
-    while True:
-        file = rng.choice(weighted)
-        commands = READERS[file]
-        command = rng.choice(commands)
-        if command[0] in RARE and rng.random() < 0.5:
-            command = commands[0]
-        yield Case(file, *_spoilt(file, jsons, tensors, fields, rng, command))
+    """First every way to spoil every file, in random order; then, without end, random edits of random files.
+
+    A file's commands take turns. Those that take long if the file is good after all come less often.
+    """
+    everything = [spoilt for file in READERS for spoilt in _every_way(file, workshop / file)]
+    rng.shuffle(everything)
+    turns = {
+        file: itertools.cycle([c for c in commands for _ in range(1 if c[0] in SLOW else 3)])
+        for file, commands in READERS.items()
+    }
+    for file, how, spoil in itertools.chain(everything, _edits(rng)):
+        yield Case(file, how, next(turns[file]), spoil)
 
 
-def _spoilt(
-    file: str, jsons: dict, tensors: dict, fields: dict, rng: random.Random, command: tuple[str, ...]
-) -> tuple[str, tuple[str, ...], Callable[[Path], None]]:
-    if file in fields and rng.random() < 0.7:
-        at = rng.choice(fields[file])
-        value = rng.choice((GONE, *WRONG))
-        how = f"{'.'.join(map(str, at))} = {'gone' if value is GONE else repr(value)[:40]}"
-        if file in jsons:
-            text = json.dumps(changed(jsons[file], at, value))
-            if rng.random() < 0.03:
-                how, text = "nested", deep(200_000)
-            return how, command, lambda path: _write(path, text.encode())
-        arrays, header = tensors[file]
-        spoilt = changed(header, at, value)
-        return how, command, lambda path: _write_header(path, arrays, spoilt)
-    if file in tensors and rng.random() < 0.4:
-        arrays, header = tensors[file]
-        name = rng.choice(sorted(arrays))
-        array = arrays[name]
-        kind = rng.choice(["nan", "inf", "int", "bool", "gone", "shape", "extra"])
-        new = {
-            "nan": lambda: np.full(array.shape, np.nan, np.float32),
-            "inf": lambda: np.full(array.shape, np.inf, np.float32),
-            "int": lambda: np.zeros(array.shape, np.int64),
-            "bool": lambda: np.zeros(array.shape, bool),
-            "shape": lambda: np.zeros((3, 5, 7), np.float32),
-        }
+Spoilt = tuple[str, str, Callable[[Path], None]]
+"""(file, how, the function that does it)"""
+
+
+def _every_way(file: str, path: Path) -> Iterator[Spoilt]:
+    """Every field missing or something else, every array something else, the file cut at every sixteenth."""
+    arrays, data = read_arrays(path) if path.suffix == ".safetensors" else ({}, {})
+    if path.suffix == ".json":
+        data = json.loads(path.read_text())
+        yield file, "nested", partial(_write, content=b"[" * 200_000 + b"]" * 200_000)
+    for at in places(data):
+        for value in (GONE, *WRONG):
+            how = f"{'.'.join(map(str, at))} = {'gone' if value is GONE else repr(value)[:40]}"
+            other = changed(data, at, value)
+            if arrays:  # with checksums that fit: whoever means harm writes them too
+                yield file, how, partial(write_arrays, arrays=arrays, header=other)
+            else:
+                yield file, how, partial(_write, content=json.dumps(other).encode())
+    for name, array in arrays.items():
         others = {k: v for k, v in arrays.items() if k != name}
-        spoilt_arrays = (
-            others if kind == "gone"
-            else arrays | {"more": np.zeros(3, np.float32)} if kind == "extra"
-            else others | {name: new[kind]()}
-        )  # fmt: skip
-        return f"{name}: {kind}", command, lambda path: _write_arrays(path, spoilt_arrays, header)
-    kind = rng.choice(["cut", "flip", "noise", "lines"])
-    sixteenth, place, seed = rng.randrange(16), rng.random(), rng.randrange(2**30)
+        ways = {
+            "nan": others | {name: np.full(array.shape, np.nan, np.float32)},
+            "inf": others | {name: np.full(array.shape, np.inf, np.float32)},
+            "int": others | {name: np.zeros(array.shape, np.int64)},
+            "bool": others | {name: np.zeros(array.shape, bool)},
+            "shape": others | {name: np.zeros((3, 5, 7), np.float32)},
+            "gone": others,
+            "twice": arrays | {name + "2": array},
+        }
+        for kind, spoilt in ways.items():
+            yield file, f"{name}: {kind}", partial(write_arrays, arrays=spoilt, header=data)
+    for sixteenth in range(16):
+        yield file, f"cut at {sixteenth}/16", partial(_cut, sixteenth=sixteenth)
+    yield file, "rows of rubbish", _add_rubbish
 
-    def bytes_of(content: bytes) -> bytes:
-        if kind == "cut":
-            return content[: len(content) * sixteenth // 16]
-        spoilt = bytearray(content)
-        if kind == "flip" and spoilt:
-            spoilt[int(place * len(spoilt))] ^= 1 << seed % 8
-        if kind == "noise":
-            return random.Random(seed).randbytes(min(len(content), 4096))
-        if kind == "lines":
-            return content + b'\n{"step": 1e999}\n[]\nnull\n{"step": "x", "test/return": {}}\n{"st'
-        return bytes(spoilt)
 
-    how = f"{kind} {sixteenth if kind == 'cut' else f'{place:.3f}'}"
-    return how, command, lambda path: _write(path, bytes_of(path.read_bytes()))
+def _edits(rng: random.Random) -> Iterator[Spoilt]:
+    while True:
+        file, seed = rng.choice(list(READERS)), rng.randrange(2**30)
+        kind = rng.choice([_flip, _noise, _repeat])
+        yield file, f"{kind.__name__[1:]} {seed}", partial(kind, seed=seed)
+
+
+def _cut(path: Path, sixteenth: int) -> None:
+    content = path.read_bytes()
+    _write(path, content[: len(content) * sixteenth // 16])
+
+
+def _add_rubbish(path: Path) -> None:
+    _write(path, path.read_bytes() + b'\n{"step": 1e999}\n[]\nnull\n{"step": "x", "test/return": {}}\n{"st')
+
+
+def _flip(path: Path, seed: int) -> None:
+    """One to four bits, half of the time in the first thousand bytes, where headers are."""
+    rng, content = random.Random(seed), bytearray(path.read_bytes())
+    for _ in range(rng.randint(1, 4)):
+        content[rng.randrange(min(1000, len(content)) if seed % 2 else len(content))] ^= 1 << rng.randrange(8)
+    _write(path, bytes(content))
+
+
+def _noise(path: Path, seed: int) -> None:
+    _write(path, random.Random(seed).randbytes(min(path.stat().st_size, 4096)))
+
+
+def _repeat(path: Path, seed: int) -> None:
+    """A piece of the file again somewhere else."""
+    rng, content = random.Random(seed), path.read_bytes()
+    start, to = rng.randrange(len(content)), rng.randrange(len(content))
+    _write(path, content[:to] + content[start : start + rng.randrange(1, 500)] + content[to:])
 
 
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-
-
-def _write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
-    write_arrays(path, arrays, header)
-
-
-def _write_header(path: Path, arrays: dict[str, np.ndarray], header: Any) -> None:
-    """With checksums that fit: whoever means harm writes them too."""
-    write_arrays(path, arrays, header if isinstance(header, dict) else {})
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -314,16 +321,16 @@ def play(case: Case, workshop: Path, place: Path) -> str:
     return "refused" if code == 2 else "harmless"
 
 
-def play_all(count: int, seed: int, workshop: Path, place: Path) -> tuple[Counter, list[str]]:
-    """Outcomes by command and file, and what went wrong."""
-    rng, outcomes, wrong = random.Random(seed), Counter(), []
+def play_all(count: int, seed: int, workshop: Path, place: Path) -> Counter:
+    """How often which outcome for which file. What goes wrong is told at once."""
+    rng, outcomes = random.Random(seed), Counter()
     for _, case in zip(range(count), cases(workshop, rng), strict=False):
         outcome = play(case, workshop, place)
         if outcome not in ("refused", "harmless"):
-            wrong.append(f"{case}\n  {outcome}")
+            print(f"{case}\n  {outcome}", file=sys.stderr, flush=True)
             outcome = "WRONG"
         outcomes[Path(case.file).name, outcome] += 1
-    return outcomes, wrong
+    return outcomes
 
 
 def summary(outcomes: Counter, seed: int, seconds: float) -> str:
@@ -342,8 +349,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         begun = time.monotonic()
         build_workshop(Path(temporary) / "workshop")
-        results, failures = play_all(chosen.cases, chosen.seed, Path(temporary) / "workshop", Path(temporary) / "place")
-        for failure in failures:
-            print(failure, file=sys.stderr)
+        results = play_all(chosen.cases, chosen.seed, Path(temporary) / "workshop", Path(temporary) / "place")
         print(summary(results, chosen.seed, time.monotonic() - begun))
-        sys.exit(bool(failures))
+        sys.exit(any(outcome == "WRONG" for _, outcome in results))

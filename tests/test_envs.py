@@ -37,8 +37,19 @@ class Broken(BitGame):
             "finite": ts._replace(obs=ts.obs / 0.0),
             "mask": ts._replace(avail=ts.avail.at[1].set(False)),
             "endless": ts._replace(truncated=jnp.zeros((), bool)),
+            "metric": ts._replace(metrics={"won": jnp.zeros(())}),
+            # In one of about 30 episodes, so that the four that are looked at closely seldom show it.
+            "rarely finite": ts._replace(reward=jnp.where(self.rare(key), jnp.nan, ts.reward)),
+            "rarely masked": ts._replace(avail=ts.avail & ~self.rare(key)),
         }
-        return state, broken[self.how]
+        return state, broken.get(self.how, ts)
+
+    def rare(self, key):
+        return jax.random.uniform(key) < 1 / 30 / self.horizon
+
+    def reset(self, key):
+        state, ts = super().reset(key)
+        return state, ts._replace(obs=ts.obs / 0.0) if self.how == "first" else ts
 
 
 @pytest.mark.parametrize(
@@ -49,6 +60,10 @@ class Broken(BitGame):
         ("finite", "not finite"),
         ("mask", "no allowed action"),
         ("endless", "no episode end within the horizon"),
+        ("metric", "metrics differ between reset and step 0: won"),
+        ("rarely finite", r"a number is not finite at step \d+ of episode \d+ \(\d.\d% of 256 episodes\)"),
+        ("rarely masked", r"some agent has no allowed action at step \d+ of episode \d+ \(\d.\d% of 256 episodes\)"),
+        ("first", "obs has numbers that are not finite after a reset"),
     ],
 )
 def test_the_check_names_what_is_broken(how, message):

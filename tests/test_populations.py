@@ -121,9 +121,15 @@ def test_curves_of_its_runs(built, tmp_path, capsys, monkeypatch):
     assert "there are no runs in" in capsys.readouterr().err
 
 
-def test_what_is_there_is_not_trained_again(built, tmp_path):
+@pytest.mark.parametrize("file", ["vdn-seed0.safetensors", "vdn-seed0.card.json"])
+@pytest.mark.parametrize("how", ["missing", "empty", "cut"])
+def test_a_population_mends_itself_without_training_again(built, tmp_path, file, how):
     shutil.copytree(built, tmp_path / "copy")
-    (tmp_path / "copy/vdn-seed0.safetensors").unlink()
+    path = tmp_path / "copy" / file
+    content = path.read_bytes()
+    path.unlink()
+    if how != "missing":
+        path.write_bytes(content[: 0 if how == "empty" else len(content) // 2])
     steps = []
     build(recipe(tmp_path / "copy"), workers=1, report=lambda e: steps.append(e.step))
     assert steps == []

@@ -542,8 +542,13 @@ def test_an_unwritable_folder_is_an_error_before_training(tmp_path):
 def test_two_processes_cannot_train_one_run(tmp_path):
     folder = tmp_path / "run"
     create(small(), folder)
-    with run_module._only_process(folder), pytest.raises(NahtError, match="another process"):
-        resume(folder)
+    command = [sys.executable, "-m", "naht.cli", "resume", str(folder)]
+    with run_module._only_process(folder):
+        other = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert other.returncode == 2
+    assert "another process" in other.stderr
+    assert other.stderr.count("\n") == 1
+    assert not (folder / "metrics.jsonl").exists()
 
 
 def test_numbers_that_are_not_finite_stop_the_run_and_keep_the_last_good_state(tmp_path, monkeypatch):

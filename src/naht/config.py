@@ -109,6 +109,8 @@ def _short(value: Any) -> str:
 
 def _problem(declared: Any, value: Any) -> str | None:
     """What is wrong with a value; None if it is what the declaration says, or that says nothing we know."""
+    if isinstance(declared, TypeVar):
+        declared = declared.__bound__
     origin, args = get_origin(declared), get_args(declared)
     if origin is Annotated:
         problem = _problem(args[0], value)
@@ -148,8 +150,8 @@ def _problem(declared: Any, value: Any) -> str | None:
         return None if isinstance(value, str) else "it must be a text"
     if declared is NoneType:
         return None if value is None else "it must be a null"
-    if isinstance(declared, type) and dataclasses.is_dataclass(declared):
-        return None if isinstance(value, declared) else f"it must be a {declared.__name__}"
+    if dataclasses.is_dataclass(declared) or getattr(declared, "_is_runtime_protocol", False):
+        return None if isinstance(value, declared) else f"it must be a kind of {declared.__name__}"
     return None
 
 

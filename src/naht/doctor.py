@@ -24,6 +24,7 @@ from naht.cache import CacheSurvey, survey
 from naht.devices import SPLIT, place, spread
 from naht.envs.conformance import random_actions
 from naht.runtime import OURS, usable_cores
+from naht.terminal import terminal
 from naht.training.config import RunConfig, run_config
 from naht.training.run import make_trainer
 from naht.version import __version__
@@ -385,7 +386,7 @@ def facts_table(facts: Facts) -> Table:
 
 def examine(*, quick: bool = False, console: Console | None = None) -> list[Finding]:
     """Print all of it; `quick` leaves out the measurements."""
-    console = console or Console()
+    console = console or terminal()
     facts = gather()
     console.print(facts_table(facts))
     found = findings(facts)

@@ -9,6 +9,10 @@ from collections.abc import Iterable
 class NahtError(Exception):
     """A mistake the user can mend. The command line prints it as one line and leaves with code 2."""
 
+    def __init__(self, message: str):
+        # Messages quote what files hold: line ends and the terminal's control codes would do more than be read.
+        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message))
+
 
 class Damaged(NahtError):
     """A file is not what was once written: cut off, or changed."""

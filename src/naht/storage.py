@@ -56,13 +56,14 @@ def tree_like(template: PyTree, arrays: dict[str, np.ndarray], what: str) -> PyT
         raise NahtError(f"{what} has {len(extra)} unexpected arrays, first '{extra[0]}'")
     result = []
     for name, (_, leaf) in zip(names, leaves, strict=True):
-        array = arrays[name]
-        if _is_key(leaf):
-            result.append(jax.random.wrap_key_data(jnp.asarray(array)))
-            continue
-        if array.shape != leaf.shape:
-            raise NahtError(f"{what}: '{name}' has shape {array.shape}, expected {tuple(leaf.shape)}")
-        result.append(jnp.asarray(array, leaf.dtype))
+        array, is_key = arrays[name], _is_key(leaf)
+        expected = jax.eval_shape(jax.random.key_data, leaf) if is_key else leaf
+        if array.shape != expected.shape:
+            raise NahtError(f"{what}: '{name}' has shape {array.shape}, expected {tuple(expected.shape)}")
+        if array.dtype.kind != np.dtype(expected.dtype).kind:
+            raise NahtError(f"{what}: '{name}' holds {array.dtype}, expected {expected.dtype}")
+        value = jnp.asarray(array, expected.dtype)
+        result.append(jax.random.wrap_key_data(value) if is_key else value)
     return jax.tree.unflatten(structure, result)
 
 
@@ -202,14 +203,6 @@ def saved(write: Callable[[Path], object], path: Path) -> Path:
         print(f"naht: can't write {path} ({e.strerror}): saved as {elsewhere}", file=sys.stderr)
         return elsewhere
     return path
-
-
-def is_whole(path: Path) -> bool:
-    """Is there a file of ours, undamaged? One that may not be read is an error."""
-    try:
-        return path.is_file() and bool(read_arrays(path))
-    except Damaged:
-        return False
 
 
 def _one_line(e: Exception) -> str:

@@ -19,11 +19,12 @@ from naht.agents.policy import NO_ACTION, Percept, Policy
 from naht.agents.recurrent import RecurrentPolicy
 from naht.config import decode, encode
 from naht.envs.base import Array, Environment, EnvSpec, PyTree, task_hash
-from naht.errors import NahtError, require
+from naht.errors import Damaged, NahtError, require
 from naht.storage import check_weights, named_arrays, read_arrays, tree_like, write_arrays, write_file
 from naht.version import __version__
 
 SUFFIX = ".safetensors"
+CARD_SUFFIX = ".card.json"
 LARGEST_FILE = 2**28
 """Bytes of an agent's file, at most."""
 DECODERS = "decoders"
@@ -107,8 +108,22 @@ class Agent:
         if float16:
             arrays = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in arrays.items()}
         header = write_arrays(path, arrays, header)
-        write_file(path.with_suffix(".card.json"), (json.dumps(header, indent=2) + "\n").encode())
+        write_file(path.with_suffix(CARD_SUFFIX), _card(header))
         return path
+
+
+def _card(header: dict[str, Any]) -> bytes:
+    """What an agent's file says of it, for people to read."""
+    return (json.dumps(header, indent=2) + "\n").encode()
+
+
+def is_saved(path: Path) -> bool:
+    """Are an agent's file and its card there, undamaged? What may not be read is an error."""
+    card = path.with_suffix(CARD_SUFFIX)
+    try:
+        return path.is_file() and card.is_file() and card.read_bytes() == _card(read_arrays(path)[1])
+    except Damaged:
+        return False
 
 
 def load_agent(path: str | Path) -> Agent:
@@ -155,11 +170,11 @@ def _check_header(header: dict[str, Any], path: Path) -> None:
     """Everything that is read from a header or card later is there, and of its type."""
     for name, kind in (("name", str), ("policy", dict), ("spec", dict), ("card", dict)):
         require(isinstance(header.get(name), kind), f"{path}: '{name}' is {_short(header.get(name))}")
-    require(0 < len(header["name"]) <= 200, f"{path}: 'name' has {len(header['name'])} characters")
+    require(_is_label(header["name"]), f"{path}: 'name' is {_short(header['name'])}")
     card = header["card"]
     for name, kinds in CARD.items():
         fine = name not in card or (isinstance(card[name], kinds) and not isinstance(card[name], bool))
-        fine = fine and not (kinds is str and len(card.get(name, "")) > 200)
+        fine = fine and (kinds is not str or _is_label(card.get(name, "-")))
         require(fine, f"{path}: '{name}' on its card is {_short(card.get(name))}")
     for name, value in card.get("measured", {}).items():
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -171,6 +186,11 @@ def _check_header(header: dict[str, Any], path: Path) -> None:
     teammates = teams.get("teammates", []) if isinstance(teams, dict) else None
     fine = isinstance(teammates, list) and all(isinstance(name, str) for name in teammates)
     require(fine, f"{path}: the teammates on its card are {_short(teammates)}")
+
+
+def _is_label(text: str) -> bool:
+    """Can this be shown in a table?"""
+    return 0 < len(text) <= 200 and text.isprintable()
 
 
 def _short(value: Any) -> str:

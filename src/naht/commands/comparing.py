@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from naht.agents.saved import Agent, load_agent, task_of
@@ -19,6 +18,7 @@ from naht.evaluation.statistics import Interval
 from naht.evaluation.tables import write_rows, write_table
 from naht.report.figures import forest
 from naht.storage import check_output, saved
+from naht.terminal import terminal
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def compare_(args: Sequence[str]) -> None:
         forest(folder / "comparison.png", panels, x_label=f"{names[0]} minus {names[1]} on {env.spec.name}")
 
     out = saved(write, chosen.out)
-    console = Console()
+    console = terminal()
     console.print(table)
     over = f"{len(ours)} and {len(theirs)} agents" if unit == "trials" else "paired episodes of these very agents"
     met = ", ".join(teammates) or "none"

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from naht.agents.saved import load_agent, task_of
@@ -26,6 +25,7 @@ from naht.report.figures import grouped_bars, heat_table
 from naht.report.replay import check_replay, record, save_replay
 from naht.storage import check_output, saved
 from naht.teams.population import Member, Population, saved_member, told_apart
+from naht.terminal import terminal
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def evaluate(args: Sequence[str]) -> None:
         table.add_row(
             label, f"{x.mean:.3f}", f"± {x.half_width:.3f}", str(count), *[f"{w[1]:.2f}" for w in wins[i : i + 1]]
         )
-    console = Console()
+    console = terminal()
     console.print(table)
     if chosen.out:
         out = saved(lambda path: write_rows(path, rows), chosen.out)
@@ -143,7 +143,7 @@ def selfplay(args: Sequence[str]) -> None:
         write_intervals(folder / "selfplay.csv", ("algorithm", "seeds"), rows)
         grouped_bars(folder / "selfplay.png", bars, y_label=f"M-N score on {env.spec.name}")
 
-    console = Console()
+    console = terminal()
     console.print(table)
     console.print(f"Table and figure: {saved(write, chosen.out)}/selfplay.csv, selfplay.png", soft_wrap=True)
 
@@ -165,7 +165,7 @@ def crossplay(args: Sequence[str]) -> None:
         write_intervals(folder / "crossplay.csv", ("ours", "theirs"), rows)
         heat_table(folder / "crossplay.png", rows, title=f"M-N scores on {env.spec.name}")
 
-    console = Console()
+    console = terminal()
     console.print(table)
     console.print(f"With itself, a team does better than with other algorithms by {result.advantage():.2f}")
     console.print(f"Table and figure: {saved(write, chosen.out)}/crossplay.csv, crossplay.png", soft_wrap=True)
@@ -238,7 +238,7 @@ def watch(args: Sequence[str]) -> None:
     for r in replays:
         seats = [f"*{name}" if c else name for name, c in zip(r.seats, r.controlled, strict=True)]
         table.add_row(str(r.episode + 1), ", ".join(seats), str(r.length), f"{r.episode_return:.3f}")
-    console = Console()
+    console = terminal()
     console.print(table)
     console.print(f"Saved as {out}", soft_wrap=True)
 
@@ -295,6 +295,6 @@ def curves(args: Sequence[str]) -> None:
                 when = "" if middle is None else f": {middle[0]:,.0f}, {middle[1] / 60:.1f}"
                 row.append(f"{len(passed)} of {len(trials)}{when}")
             table.add_row(*row)
-    console = Console()
+    console = terminal()
     console.print(table)
     console.print(f"Figures: {', '.join(str(path) for path in sorted(out.glob('*over_*.png')))}", soft_wrap=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, cast
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from naht.agents.saved import Agent, load_agent
@@ -20,6 +19,7 @@ from naht.errors import require, unknown
 from naht.experiments import populations
 from naht.experiments.populations import SELF_PLAY, PopulationRecipe
 from naht.storage import check_output, read_arrays
+from naht.terminal import terminal
 from naht.training.config import Preset, TaskT
 from naht.training.progress import Display
 
@@ -95,7 +95,7 @@ def build(args: Sequence[str]) -> None:
             recipe, workers=chosen.workers, report=display.show, checkpoint_every=chosen.checkpoint_every
         )
     print_agents([load_agent(path) for path in files])
-    Console().print(f"Work with them: naht train {name} poam --teams.teammates {recipe.out}", soft_wrap=True)
+    terminal().print(f"Work with them: naht train {name} poam --teams.teammates {recipe.out}", soft_wrap=True)
 
 
 COLUMNS = ("agent", "task", "steps", "return ± 95 % interval")
@@ -111,7 +111,7 @@ def print_agents(agents: Iterable[Agent]) -> None:
         column.justify = "right"
     for agent in agents:
         table.add_row(*_row(agent))
-    Console().print(table)
+    terminal().print(table)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def export(args: Sequence[str]) -> None:
     for path, float16, changes in files:
         share = "" if changes is None else f"{100 * changes:.3f} %"
         table.add_row(path.stem, "half" if float16 else "full", f"{path.stat().st_size / 1024:.0f}", share)
-    console = Console()
+    console = terminal()
     console.print(table)
     console.print(f"In {chosen.out}", soft_wrap=True)
 

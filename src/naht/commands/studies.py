@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from rich.console import Console
 from rich.table import Table
 
 from naht.agents.saved import load_agent
@@ -22,6 +21,7 @@ from naht.experiments.bit_game import reproduce as reproduce_bit_game
 from naht.experiments.prey import PreyRecipe
 from naht.experiments.prey import train_prey as make_prey
 from naht.experiments.time_to_return import TimeToReturnStudy, time_to_return
+from naht.terminal import terminal
 from naht.training.config import ALGORITHMS
 
 
@@ -68,7 +68,7 @@ def list_(args: Sequence[str]) -> None:
             facts = f"{agent.name}, {agent.card['steps']:,} steps, return {said_return(agent)}"
             table.add_row(str(path.parent), agent.spec.name, facts)
     table.box, table.header_style = None, "bold"
-    Console().print(table)
+    terminal().print(table)
 
 
 def _zoo_returns(task_name: str) -> dict[str, list[float]]:

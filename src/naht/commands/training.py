@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, cast
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from naht.agents.saved import load_agent
 from naht.commands.parsing import leading_names, parse, said_return, take_flag
 from naht.errors import NahtError
+from naht.terminal import terminal
 from naht.training.config import Preset, RunConfig, TaskT, run_config
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
@@ -77,7 +77,7 @@ def print_finished(folders: Sequence[Path]) -> None:
     for folder in folders:
         agents = [load_agent(folder / f"{kind}.safetensors") for kind in ("best", "last")]
         table.add_row(str(folder), *map(said_return, agents))
-    console = Console()
+    console = terminal()
     console.print(table)
     console.print("Returns in fresh episodes; ± is half the 95 % interval over episodes")
     console.print(f"Next: naht evaluate {folders[0]}", soft_wrap=True)

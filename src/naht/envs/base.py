@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,7 @@ class TimeStep(NamedTuple):
     metrics: dict[str, Array]  # named [] float32, read when an episode ends (a win, say); the same names every step
 
 
+@runtime_checkable
 class Environment(Protocol):
     """A cooperative Dec-POMDP with a team reward, as pure functions."""
 

@@ -18,6 +18,7 @@ from naht.evaluation.tables import write_rows
 from naht.report.figures import learning_curves
 from naht.storage import write_file
 from naht.teams.population import Member, Population, load_members
+from naht.terminal import terminal
 from naht.training.config import Preset, run_config
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
@@ -76,7 +77,7 @@ class Result:
 
 def reproduce(study: BitGameStudy, console: Console | None = None) -> list[Result]:
     """Train what is missing, evaluate every run's last agent, write table and figure, print the table."""
-    console = console or Console()
+    console = console or terminal()
     require(study.seeds >= 1, f"seeds is {study.seeds}: it must be at least 1")
     jobs = {name: _jobs(study, name) for name in study.algorithms}
     every = [job for group in jobs.values() for job in group]

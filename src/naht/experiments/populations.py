@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.agents.policy import Percept
-from naht.agents.saved import Agent, load_agent, task_of
+from naht.agents.saved import Agent, is_saved, load_agent, task_of
 from naht.agents.zoo import agents_in
 from naht.config import decode
 from naht.envs.base import Environment
@@ -24,7 +24,7 @@ from naht.errors import NahtError, require, unknown
 from naht.evaluation.play import evaluate_sampler
 from naht.evaluation.statistics import Interval, mean_interval
 from naht.rollout import Arena
-from naht.storage import is_whole, remove_unfinished
+from naht.storage import remove_unfinished
 from naht.teams.population import Member, Population, Roster
 from naht.teams.sampler import team_sampler
 from naht.training.config import ALGORITHMS, Preset, run_config
@@ -90,7 +90,7 @@ def build(
     for job in jobs:
         agent = load_agent(job.folder)
         path = recipe.out / f"{agent.name}.safetensors"
-        if not (is_whole(path) and path.with_suffix(".card.json").is_file()):
+        if not is_saved(path):
             agent.save(path)
         files.append(path)
     return files

@@ -20,6 +20,7 @@ from naht.envs.predator_prey import Flight, PredatorPrey
 from naht.envs.prey import Prey
 from naht.errors import require
 from naht.learning.ppo import PPOConfig
+from naht.terminal import terminal
 from naht.training.config import RunConfig, TeamsConfig, run_config
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
@@ -74,7 +75,7 @@ class PreyRecipe:
 def train_prey(recipe: PreyRecipe, console: Console | None = None) -> Path:
     """Train what is missing. Returns the file of the last generation's prey."""
     require(recipe.generations >= 0, f"generations is {recipe.generations}: it can't be negative")
-    console = console or Console()
+    console = console or terminal()
     predators: list[str] = []
     prey = _prey(recipe, 0, predators)
     for generation in range(1, recipe.generations + 1):

@@ -13,6 +13,7 @@ from naht.envs.prey import SHIPPED
 from naht.errors import require
 from naht.report.curves import GreedyTests, plot_tests, read_tests
 from naht.storage import write_file
+from naht.terminal import terminal
 from naht.training.config import Preset, RunConfig, run_config
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
@@ -51,7 +52,7 @@ class TimeToReturnStudy:
 
 def time_to_return(study: TimeToReturnStudy, console: Console | None = None) -> None:
     """Train what is missing; write figure and table; print the table."""
-    console = console or Console()
+    console = console or terminal()
     require(study.seeds >= 1, f"seeds is {study.seeds}: it must be at least 1")
     teammates = study.teammates or _train_teammates(study)
     groups: dict[str, list[Job]] = {}

@@ -15,6 +15,8 @@ from naht.storage import check_weights, named_arrays, read_arrays, read_header, 
 KEEP = 2
 """Checkpoints kept: the newest, and one to fall back on."""
 FORMAT = 2
+OURS = ("learner/", "arena/controlled_memory", "arena/time_step")
+"""Arrays whose numbers are finite in any run. What environments and teammates remember is their own business."""
 DAMAGED = "damaged-"
 """A checkpoint's folder gets this prefix when it can't be used."""
 
@@ -62,8 +64,11 @@ def load_newest(
             continue
         _check_kind(facts, path)
         check(facts)
-        check_weights({name: a for name, a in arrays.items() if name.startswith("learner/params")}, str(path))
-        return (tree_like(template, arrays, str(path)), facts), damaged
+        state = tree_like(template, arrays, str(path))
+        check_weights(
+            {name: a for name, a in arrays.items() if name.startswith(OURS) and a.dtype.kind == "f"}, str(path)
+        )
+        return (state, facts), damaged
     return None, damaged
 
 

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from naht.terminal import terminal
+
 
 @dataclass(frozen=True)
 class Event:
@@ -58,7 +60,7 @@ class Display:
     """Shows events of one or many runs; use it as a context manager and pass `display.show` as the report."""
 
     def __init__(self, console: Console | None = None, seconds_between_lines: float = 5.0):
-        self.console = console or Console(stderr=True)
+        self.console = console or terminal(stderr=True)
         self._pause = seconds_between_lines
         self._last_line: dict[str, float] = {}
         self._bars: dict[str, TaskID] = {}

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.agents.saved import Agent, load_agent
+from naht.agents.saved import Agent, is_saved, load_agent
 from naht.config import decode, encode, read_json, whole_rows
 from naht.devices import SHARED, SPLIT, check_devices, own_key, place, spread, total
 from naht.envs.base import Array, Environment, PyTree, task_hash, world_of
@@ -31,7 +31,7 @@ from naht.evaluation.play import Episodes, check_ended, never_ends, plain_errors
 from naht.evaluation.statistics import mean_interval
 from naht.learning.learner import Learner, make_learner
 from naht.rollout import Arena, ArenaState
-from naht.storage import check_output, is_whole, remove_unfinished, write_file
+from naht.storage import check_output, remove_unfinished, write_file
 from naht.teams.population import Population, Roster, load_members
 from naht.teams.sampler import Sampler, check_sampler, team_sampler
 from naht.training.checkpoints import (
@@ -215,9 +215,7 @@ def is_run(folder: Path) -> bool:
 
 def is_finished(folder: Path) -> bool:
     """Has this run reached its last step, and are its agents whole?"""
-    kinds = ("last", "best")
-    cards = all((folder / f"{kind}.card.json").is_file() for kind in kinds)
-    return cards and all(is_whole(folder / f"{kind}.safetensors") for kind in kinds)
+    return all(is_saved(folder / f"{kind}.safetensors") for kind in ("last", "best"))
 
 
 def read_config(folder: Path) -> RunConfig:
