@@ -45,7 +45,7 @@ from naht.envs.prey import Prey  # noqa: E402
 from naht.learning.learner import Learner, make_learner  # noqa: E402
 from naht.learning.ppo import PPO  # noqa: E402
 from naht.training.config import Preset  # noqa: E402
-from naht.training.run import Trainer  # noqa: E402
+from naht.training.trainer import Trainer  # noqa: E402
 
 REPETITIONS = 5
 

@@ -136,7 +136,8 @@ SLOW = {"evaluate", "compare", "watch", "curves", "train"}
 
 WRONG: tuple[Any, ...] = (
     None, "many", "", -1, 0, 10**30, 0.5, True, [], {}, [[[]]], math.nan, math.inf, "x" * 5000, "bots.py:go",
-    ["bots.py:go"], {"type": "os.system"}, {"type": "Bernoulli", "p": "bots.py:go"}, "../../etc/passwd", "[/red]\x1b[2J\r\nnaht: all is well",
+    ["bots.py:go"], {"type": "os.system"}, {"type": "Bernoulli", "p": "bots.py:go"}, "../../etc/passwd",
+    "[/red]\x1b[2J\r\nnaht: all is well",
 )  # fmt: skip
 """What a field may be instead of what it should be. Most are refused, some are harmless somewhere."""
 

@@ -17,7 +17,7 @@ from naht.learning.normalisation import RunningStats, masked_standardise
 from naht.learning.ppo import PPO, PPOConfig
 from naht.rollout import Trajectory
 from naht.teams.population import Roster
-from naht.training.run import make_trainer, settled
+from naht.training.trainer import make_trainer, settled
 from probes import Rough, play, reset, update
 
 CONFIG = PPOConfig(

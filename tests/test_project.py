@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "naht"
 
 LAYERS = [
-    {"version", "errors"},
+    {"version", "errors", "terminal"},
     {"config", "cache", "runtime"},
     {"storage", "devices"},
     {"envs"},

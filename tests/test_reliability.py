@@ -17,7 +17,8 @@ from naht import Member, NahtError, Population, Team, evaluate_sampler, load_age
 from naht.agents.scripted import Static
 from naht.cli import main
 from naht.envs.prey import _read, load_prey
-from naht.training.run import is_finished, make_trainer
+from naht.training.folder import is_finished
+from naht.training.trainer import make_trainer
 from probes import small
 from test_training import snapshot
 

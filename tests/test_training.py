@@ -40,7 +40,8 @@ from naht.storage import read_arrays, tree_like
 from naht.training import run as run_module
 from naht.training.config import ALGORITHMS, PRESETS
 from naht.training.parallel import Job, run_all
-from naht.training.run import TrainState, create, make_trainer
+from naht.training.run import create
+from naht.training.trainer import TrainState, make_trainer
 from probes import small
 
 FILES = ("metrics.jsonl", "best.safetensors", "last.safetensors", "best.card.json", "last.card.json", "config.json")
@@ -543,7 +544,7 @@ def test_two_processes_cannot_train_one_run(tmp_path):
     folder = tmp_path / "run"
     create(small(), folder)
     command = [sys.executable, "-m", "naht.cli", "resume", str(folder)]
-    with run_module._only_process(folder):
+    with run_module.only_process(folder):
         other = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert other.returncode == 2
     assert "another process" in other.stderr

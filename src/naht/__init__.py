@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from naht.teams.population import Member, Population, load_members
     from naht.teams.sampler import Selection, Team, TeamSampler, team_sampler
     from naht.training.config import RunConfig, run_config
-    from naht.training.run import read_metrics, resume, train
+    from naht.training.folder import read_metrics
+    from naht.training.run import resume, train
 
 _HOMES = {
     "naht.agents.policy": ("Percept", "Policy"),

@@ -26,7 +26,7 @@ from naht.envs.conformance import random_actions
 from naht.runtime import OURS, usable_cores
 from naht.terminal import terminal
 from naht.training.config import RunConfig, run_config
-from naht.training.run import make_trainer
+from naht.training.trainer import make_trainer
 from naht.version import __version__
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")

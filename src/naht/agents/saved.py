@@ -90,6 +90,11 @@ class Agent:
         seat = jnp.broadcast_to(jnp.asarray(slot, jnp.int32), batch)
         return inner, Percept(obs, jnp.asarray(avail), last_action, seat)
 
+    def fact(self, name: str) -> Any:
+        """What the card says. It is an error if it does not."""
+        require(name in self.card, f"{self.name} has no {name} on its card")
+        return self.card[name]
+
     def save(self, path: str | Path, *, float16: bool = False) -> Path:
         """Write `path` (ending in .safetensors) and, beside it, the card as readable JSON.
 
@@ -202,8 +207,7 @@ def task_of(agents: Sequence[Agent]) -> Environment:
     """The task that these agents were trained on. An error if they differ in it, or if the world has changed since."""
     tasks: list[Environment] = []
     for agent in agents:
-        require("task" in agent.card, f"{agent.name} has no task on its card")
-        env = decode(agent.card["task"])
+        env = decode(agent.fact("task"))
         sizes = getattr(env, "spec", None)
         require(sizes == agent.spec, f"{agent.name}: its card's task has {sizes}, the agent {agent.spec}")
         require(

@@ -79,6 +79,11 @@ def take_flag(args: Sequence[str], flag: str, default: str) -> tuple[str, list[s
     return value, rest
 
 
+def said_steps(agent: Agent) -> str:
+    """The steps that an agent was trained for."""
+    return f"{agent.card['steps']:,}" if "steps" in agent.card else "?"
+
+
 def said_return(agent: Agent) -> str:
     """An agent's return in fresh episodes, which is on its card when its run has ended."""
     measured = agent.card.get("measured")

@@ -125,7 +125,7 @@ def _population(chosen: Meet) -> tuple[Environment, Population, list[str]]:
         raise NahtError("POPULATION missing: for example zoo/mpe-pp, or the folder of a naht population build")
     env = task_of(agents)
     members = [Member(agent.name, agent.policy, agent.params) for agent in agents]
-    return env, Population(members), [agent.card["algorithm"] for agent in agents]
+    return env, Population(members), [agent.fact("algorithm") for agent in agents]
 
 
 def selfplay(args: Sequence[str]) -> None:

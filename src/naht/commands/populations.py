@@ -13,7 +13,7 @@ from rich.table import Table
 
 from naht.agents.saved import Agent, load_agent
 from naht.agents.zoo import zoo_tasks
-from naht.commands.parsing import agent_files, leading_names, parse, said_return
+from naht.commands.parsing import agent_files, leading_names, parse, said_return, said_steps
 from naht.envs.registry import task as task_entry
 from naht.errors import require, unknown
 from naht.experiments import populations
@@ -102,7 +102,7 @@ COLUMNS = ("agent", "task", "steps", "return ± 95 % interval")
 
 
 def _row(agent: Agent) -> list[str]:
-    return [agent.name, agent.spec.name, f"{agent.card['steps']:,}", said_return(agent)]
+    return [agent.name, agent.spec.name, said_steps(agent), said_return(agent)]
 
 
 def print_agents(agents: Iterable[Agent]) -> None:

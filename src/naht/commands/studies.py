@@ -12,7 +12,7 @@ from rich.table import Table
 from naht.agents.saved import load_agent
 from naht.agents.scripted import BOTS
 from naht.agents.zoo import ZOO, find_agents, zoo_tasks
-from naht.commands.parsing import leading_names, parse, said_return
+from naht.commands.parsing import leading_names, parse, said_return, said_steps
 from naht.doctor import examine
 from naht.envs.registry import TASKS
 from naht.errors import NahtError, unknown
@@ -65,7 +65,7 @@ def list_(args: Sequence[str]) -> None:
             except NahtError as e:
                 table.add_row(str(path.parent), "?", str(e))
                 continue
-            facts = f"{agent.name}, {agent.card['steps']:,} steps, return {said_return(agent)}"
+            facts = f"{agent.name}, {said_steps(agent)} steps, return {said_return(agent)}"
             table.add_row(str(path.parent), agent.spec.name, facts)
     table.box, table.header_style = None, "bold"
     terminal().print(table)

@@ -15,9 +15,9 @@ from naht.commands.parsing import leading_names, parse, said_return, take_flag
 from naht.errors import NahtError
 from naht.terminal import terminal
 from naht.training.config import Preset, RunConfig, TaskT, run_config
+from naht.training.folder import is_run, read_config, run_folder
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
-from naht.training.run import is_run, read_config, run_folder
 
 TRAIN_HELP = """usage: naht train TASK ALGORITHM [--preset PRESET] [--seeds K] [OPTIONS]
 

@@ -20,9 +20,9 @@ from naht.storage import write_file
 from naht.teams.population import Member, Population, load_members
 from naht.terminal import terminal
 from naht.training.config import Preset, run_config
+from naht.training.folder import read_metrics, run_folder
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
-from naht.training.run import read_metrics, run_folder
 
 PAPER = {
     ("poam", 1): "33.483 ± 0.485",

@@ -18,7 +18,6 @@ import numpy as np
 from naht.agents.policy import Percept
 from naht.agents.saved import Agent, is_saved, load_agent, task_of
 from naht.agents.zoo import agents_in
-from naht.config import decode
 from naht.envs.base import Environment
 from naht.errors import NahtError, require, unknown
 from naht.evaluation.play import evaluate_sampler
@@ -28,9 +27,9 @@ from naht.storage import remove_unfinished
 from naht.teams.population import Member, Population, Roster
 from naht.teams.sampler import team_sampler
 from naht.training.config import ALGORITHMS, Preset, run_config
+from naht.training.folder import run_folder
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Report
-from naht.training.run import run_folder
 
 SELF_PLAY = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.num_controlled == "all")
 """The algorithms that need no teammates."""
@@ -152,7 +151,7 @@ def rounding_changes(agent: Agent, *, num_envs: int = 128, seed: int = 2_000_000
 
     Both see the same histories: those of the agent's own self-play. The rounded one keeps its own memory of them.
     """
-    env = decode(agent.card["task"])
+    env = task_of([agent])
     roster = Roster((agent.name,), (agent.policy,), (True,))
     arena = Arena(env, team_sampler(env.spec.num_agents, 0, "all"), roster, Roster((), (), ()), num_envs)
 
@@ -190,8 +189,8 @@ def verify(path: Path, *, episodes: int = 256) -> str:
     """
     agent = load_agent(path)
     env = task_of([agent])
-    claim = agent.card.get("measured")
-    if claim is None or agent.card["config"]["teams"]["num_controlled"] != "all":
+    claim, teams = agent.card.get("measured"), agent.card.get("config", {}).get("teams", {})
+    if claim is None or teams.get("num_controlled") != "all":
         raise NahtError(f"{path} has no self-play return on its card")
     # Other episodes than those behind the card: both are samples of the same distribution.
     found = self_play_return(agent, env, episodes=episodes, seed=3_000_000)

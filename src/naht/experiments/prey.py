@@ -22,9 +22,9 @@ from naht.errors import require
 from naht.learning.ppo import PPOConfig
 from naht.terminal import terminal
 from naht.training.config import RunConfig, TeamsConfig, run_config
+from naht.training.folder import run_folder
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
-from naht.training.run import run_folder
 
 SCRIPTED = ("chaser", "interceptor", "pincer", "ambush")
 """Who a prey meets first, besides decoys."""
@@ -80,7 +80,7 @@ def train_prey(recipe: PreyRecipe, console: Console | None = None) -> Path:
     prey = _prey(recipe, 0, predators)
     for generation in range(1, recipe.generations + 1):
         hunters = _predators(recipe, generation, prey)
-        caught = load_agent(hunters).card["measured"]["return"]
+        caught = load_agent(hunters).fact("measured")["return"]
         console.print(f"Against {prey}, predators learned to earn {caught:.1f}", soft_wrap=True)
         predators.append(str(hunters))
         prey = _prey(recipe, generation, predators)
@@ -125,7 +125,7 @@ def _prey(recipe: PreyRecipe, generation: int, predators: Sequence[str]) -> Path
     network = agent.params.actor["params"]
     layers = [[np.asarray(network[f"Dense_{i}"][part]) for part in ("kernel", "bias")] for i in range(3)]
     layers[0][0] = layers[0][0][:-2]  # the two zeros that fill up a predator's observation
-    facts = {"generation": generation, "seed": recipe.seed, "steps": agent.card["steps"]}
+    facts = {"generation": generation, "seed": recipe.seed, "steps": agent.fact("steps")}
     sizes = {"num_predators": recipe.num_predators, "num_obstacles": recipe.num_obstacles}
     Prey(tuple((kernel, bias) for kernel, bias in layers), facts | sizes).save(path)
     return path

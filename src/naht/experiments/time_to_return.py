@@ -15,9 +15,9 @@ from naht.report.curves import GreedyTests, plot_tests, read_tests
 from naht.storage import write_file
 from naht.terminal import terminal
 from naht.training.config import Preset, RunConfig, run_config
+from naht.training.folder import run_folder
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
-from naht.training.run import run_folder
 
 TEAMMATES = (("ippo", 0), ("ippo", 1), ("ippo", 2), ("mappo", 0), ("mappo", 1))
 """Algorithm and seed of the teams that lend teammates."""

@@ -13,7 +13,7 @@ from naht.envs.registry import TASKS
 from naht.errors import NahtError
 from naht.evaluation.tables import WON
 from naht.report.figures import Curve, learning_curves
-from naht.training.run import is_finished, is_run, read_config, read_metrics
+from naht.training.folder import is_finished, is_run, read_config, read_metrics
 
 AXES = {
     "over_time.png": ("seconds", 60.0, "minutes (compilation and tests included)"),

@@ -21,8 +21,10 @@ from typing import Any
 from naht.errors import Interrupted, NahtError, require
 from naht.runtime import configure, usable_cores
 from naht.training.config import RunConfig
+from naht.training.folder import is_finished, is_run, read_config
 from naht.training.progress import Event, Report
-from naht.training.run import create, is_finished, is_run, read_config, resume, settled, stop_signals
+from naht.training.run import create, resume, stop_signals
+from naht.training.trainer import settled
 
 
 @dataclass(frozen=True)
