@@ -325,7 +325,9 @@ def play(case: Case, workshop: Path, place: Path) -> str:
 def play_all(count: int, seed: int, workshop: Path, place: Path) -> Counter:
     """How often which outcome for which file. What goes wrong is told at once."""
     rng, outcomes = random.Random(seed), Counter()
-    for _, case in zip(range(count), cases(workshop, rng), strict=False):
+    for i, case in zip(range(count), cases(workshop, rng), strict=False):
+        if i and i % 1000 == 0:
+            print(f"{i:,} cases", file=sys.stderr, flush=True)
         outcome = play(case, workshop, place)
         if outcome not in ("refused", "harmless"):
             print(f"{case}\n  {outcome}", file=sys.stderr, flush=True)

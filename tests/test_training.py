@@ -41,7 +41,7 @@ from naht.training import run as run_module
 from naht.training.config import ALGORITHMS, PRESETS
 from naht.training.parallel import Job, run_all
 from naht.training.run import create
-from naht.training.trainer import TrainState, make_trainer
+from naht.training.trainer import Trainer, TrainState, make_trainer
 from probes import small
 
 FILES = ("metrics.jsonl", "best.safetensors", "last.safetensors", "best.card.json", "last.card.json", "config.json")
@@ -553,7 +553,7 @@ def test_two_processes_cannot_train_one_run(tmp_path):
 
 
 def test_numbers_that_are_not_finite_stop_the_run_and_keep_the_last_good_state(tmp_path, monkeypatch):
-    folder, real, calls = tmp_path / "run", run_module.Trainer.step, []
+    folder, real, calls = tmp_path / "run", Trainer.step, []
 
     def broken(self, state, params):
         calls.append(1)
@@ -564,7 +564,7 @@ def test_numbers_that_are_not_finite_stop_the_run_and_keep_the_last_good_state(t
             metrics = metrics | {"critic/loss": bad, "actor/gradient_norm": bad}
         return state, metrics
 
-    monkeypatch.setattr(run_module.Trainer, "step", broken)
+    monkeypatch.setattr(Trainer, "step", broken)
     with pytest.raises(NahtError, match=r"critic/loss.*not|stopped being finite at step 160") as e:
         train(small(), folder)
     assert "actor/gradient_norm" in str(e.value)

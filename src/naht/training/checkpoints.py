@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ def load_newest(
 def _check_kind(facts: dict[str, Any], path: Path) -> None:
     fine = facts.get("kind") == "checkpoint" and facts.get("format") == FORMAT
     fine = fine and all(isinstance(facts.get(name), kind) for name, kind in FACTS.items())
+    fine = fine and all(0 <= facts[name] < math.inf for name in ("step", "metrics_bytes", "seconds"))
     require(fine, f"{path} is not a checkpoint of format {FORMAT}")
 
 

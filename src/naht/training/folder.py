@@ -37,7 +37,11 @@ def is_finished(folder: Path) -> bool:
 def read_config(folder: Path) -> RunConfig:
     """The settings of an existing run."""
     require(is_run(folder), f"{folder} is not a run: it has no config.json")
-    config = decode(read_json(folder / "config.json"))
+    data = read_json(folder / "config.json")
+    try:
+        config = decode(data)
+    except NahtError as e:
+        raise NahtError(f"{folder}/config.json: {e}") from e
     require(isinstance(config, RunConfig), f"{folder}/config.json does not hold the settings of a run")
     return config
 
