@@ -15,6 +15,7 @@ import io
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import random
 import shutil
@@ -24,6 +25,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -322,13 +324,15 @@ def play(case: Case, workshop: Path, place: Path) -> str:
     return "refused" if code == 2 else "harmless"
 
 
-def play_all(count: int, seed: int, workshop: Path, place: Path) -> Counter:
-    """How often which outcome for which file. What goes wrong is told at once."""
+def play_all(count: int, seed: int, workshop: Path, part: int = 0, parts: int = 1) -> Counter:
+    """How often which outcome for which file, of every `parts`-th case. What goes wrong is told at once."""
     rng, outcomes = random.Random(seed), Counter()
     for i, case in zip(range(count), cases(workshop, rng), strict=False):
-        if i and i % 1000 == 0:
+        if i and i % 1000 == 0 and part == 0:
             print(f"{i:,} cases", file=sys.stderr, flush=True)
-        outcome = play(case, workshop, place)
+        if i % parts != part:
+            continue
+        outcome = play(case, workshop, workshop.with_name(f"place{part}"))
         if outcome not in ("refused", "harmless"):
             print(f"{case}\n  {outcome}", file=sys.stderr, flush=True)
             outcome = "WRONG"
@@ -348,10 +352,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        begun = time.monotonic()
-        build_workshop(Path(temporary) / "workshop")
-        results = play_all(chosen.cases, chosen.seed, Path(temporary) / "workshop", Path(temporary) / "place")
+        begun, workshop, parts = time.monotonic(), Path(temporary) / "workshop", chosen.workers
+        build_workshop(workshop)
+        with ProcessPoolExecutor(parts, multiprocessing.get_context("spawn")) as pool:
+            futures = [pool.submit(play_all, chosen.cases, chosen.seed, workshop, i, parts) for i in range(parts)]
+            results = sum((future.result() for future in futures), Counter())
         print(summary(results, chosen.seed, time.monotonic() - begun))
         sys.exit(any(outcome == "WRONG" for _, outcome in results))
