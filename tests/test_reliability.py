@@ -131,14 +131,18 @@ def test_a_teammate_that_fails_later_is_one_line(run, here):
 
 def test_a_teammate_that_hangs_can_be_stopped(run, here):
     Path("bots.py").write_text(
-        "import time\ndef go(s):\n    s.memory[0] and time.sleep(1000)\n    return 0, s.memory + 1\ngo.memory = 1\n"
+        "import pathlib, time\ndef go(s):\n    if s.memory[0]:\n        pathlib.Path('HANGS').touch()\n"
+        "        time.sleep(1000)\n    return 0, s.memory + 1\ngo.memory = 1\n"
     )
     command = [sys.executable, "-m", "naht.cli", "evaluate", str(run), "--teammates", "bots.py:go", "--episodes", "2"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    time.sleep(15)  # it hangs by now
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=20)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while not Path("HANGS").exists() and process.poll() is None:
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 128 + signal.SIGINT
     assert "teammate 'bots.py:go' does not answer" in error
 
