@@ -136,6 +136,23 @@ def test_a_population_mends_itself_without_training_again(built, tmp_path, file,
     assert contents(tmp_path / "copy") == contents(built)
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"type": "RunConfig"}', '{"type": "RunConfig", "task": 1}'])
+def test_a_run_with_rubbish_for_settings_stops_a_build(built, tmp_path, capsys, content):
+    shutil.copytree(built, tmp_path / "copy")
+    (config,) = (tmp_path / "copy/runs").rglob("vdn/seed1/config.json")
+    config.write_text(content)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+    args = ["population", "build", "bit-game", "--algorithms", "vdn", "ippo", "--seeds", "2", "--steps", "2000"]
+    assert main([*args, "--episodes", "8", "--workers", "1", "--out", str(tmp_path / "copy")]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert "vdn/seed1/config.json" in error[-1]
+    assert error[-1].startswith("naht: ")
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+    assert {p: c for p, c in after.items() if p.name != "progress.log"} == {
+        p: c for p, c in before.items() if p.name != "progress.log"
+    }
+
+
 def test_agents_are_found_by_file_folder_and_name(built, tmp_path):
     assert find_agents(str(built / "vdn-seed0.safetensors")) == [built / "vdn-seed0.safetensors"]
     assert [path.stem for path in find_agents(str(built))] == list(agents_in(built))
