@@ -134,7 +134,10 @@ def test_a_teammate_that_hangs_can_be_stopped(run, here):
         "import pathlib, time\ndef go(s):\n    if s.memory[0]:\n        pathlib.Path('HANGS').touch()\n"
         "        time.sleep(1000)\n    return 0, s.memory + 1\ngo.memory = 1\n"
     )
-    command = [sys.executable, "-m", "naht.cli", "evaluate", str(run), "--teammates", "bots.py:go", "--episodes", "2"]
+    # Whoever started the tests in the background may have switched Ctrl-C off.
+    listening = "import signal, sys; signal.signal(2, signal.default_int_handler); from naht.cli import main; "
+    command = [sys.executable, "-c", listening + "sys.exit(main(sys.argv[1:]))", "evaluate", str(run)]
+    command += ["--teammates", "bots.py:go", "--episodes", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             while not Path("HANGS").exists() and process.poll() is None:
