@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 .PHONY: demo test lint bench clean
 
 TEAM := runs/demo/mpe-pp/poam/seed0
-demo: $(READY)  ## the main job at a small size: about six minutes
+demo: $(READY)  ## the main job at a small size: about four minutes
 	$(VENV)/bin/naht reproduce bit-game --seeds 2 --steps 50000 --out runs/demo
 	if [ -d $(TEAM) ]; then $(VENV)/bin/naht resume $(TEAM); else \
 	  $(VENV)/bin/naht train mpe-pp poam --steps 1000000 --out runs/demo; fi

@@ -18,3 +18,14 @@ def _forget_compiled_code():
     import jax
 
     jax.clear_caches()
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory):
+    """The folder of a small run that nothing disturbed. Nobody changes it."""
+    from naht import train
+    from probes import small
+
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(small(), folder)
+    return folder

@@ -45,7 +45,7 @@ from naht.cli import main  # noqa: E402
 from naht.envs.prey import _read, load_prey  # noqa: E402
 from naht.errors import NahtError  # noqa: E402
 from naht.storage import read_arrays, write_arrays  # noqa: E402
-from probes import small  # noqa: E402
+from probes import Stop, small, snapshot, stop_at  # noqa: E402
 
 BOTS = """
 from pathlib import Path
@@ -56,21 +56,13 @@ def go(s):
 """
 
 
-class Stop(Exception):
-    """Ends a training run in the middle."""
-
-
 def build_workshop(folder: Path) -> None:
     """Good files of every kind: runs finished and not, agents, preys, and a Python file that tells when it is run."""
     config = replace(small(), final_episodes=16)
     train(config, folder / "done")
 
-    def stop(event: Any) -> None:
-        if event.step >= 220:  # one step after the checkpoint
-            raise Stop
-
     with contextlib.suppress(Stop):
-        train(config, folder / "half", checkpoint_every=0, report=stop)
+        train(config, folder / "half", checkpoint_every=0, report=stop_at(220))  # one update after a checkpoint
     agent = load_agent(folder / "done")
     for i in range(2):
         params = jax.tree.map(lambda x, i=i: x + 0.01 * i, agent.params)
@@ -276,9 +268,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Everything in a folder but locks and logs of what was tried."""
-    ignored = (".lock", "progress.log")
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ignored]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    return {name: content for name, content in snapshot(folder).items() if Path(name).name != "progress.log"}
 
 
 def call(command: tuple[str, ...]) -> tuple[int, str]:

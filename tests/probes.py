@@ -1,8 +1,9 @@
-"""Small worlds with known answers, and the parts of training, compiled."""
+"""Small worlds with known answers, small runs, and the parts of training, compiled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from naht.agents.networks import NetworkConfig
 from naht.agents.teammate_model import ModelConfig
 from naht.envs.base import Array, EnvSpec, TimeStep, opening
 from naht.learning.ppo import PPO
+from naht.storage import read_arrays
 from naht.training.config import RunConfig
 
 # Equal arenas and learners share compiled code this way; a bound method would be compiled in every test.
@@ -34,6 +36,35 @@ def small(algorithm="poam", steps=400, **changes) -> RunConfig:
         model=ModelConfig(8, 4),
     )
     return replace(config, algorithm=learner, steps=steps, test_every=100, test_episodes=16, devices=2)
+
+
+FILES = ("metrics.jsonl", "best.safetensors", "last.safetensors", "best.card.json", "last.card.json", "config.json")
+
+
+def fingerprint(folder: Path) -> dict[str, bytes]:
+    """Everything that must be the same, bit for bit: results, and the arrays of the last checkpoint."""
+    contents = {name: (folder / name).read_bytes() for name in FILES}
+    newest = sorted((folder / "checkpoints").glob("[0-9]*"))[-1]
+    arrays, _ = read_arrays(newest / "state.safetensors")
+    return contents | {name: array.tobytes() for name, array in arrays.items()}
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(step):
+    def report(event):
+        if event.step >= step and event.message is None:
+            raise Stop
+
+    return report
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """All files but the lock."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 class RoughState(NamedTuple):

@@ -19,8 +19,7 @@ from naht.cli import main
 from naht.envs.prey import _read, load_prey
 from naht.training.folder import is_finished
 from naht.training.trainer import make_trainer
-from probes import small
-from test_training import snapshot
+from probes import small, snapshot
 
 ENV = make_env("bit-game")
 
@@ -152,17 +151,19 @@ def test_a_teammate_that_hangs_can_be_stopped(run, here):
 
 def test_what_a_file_names_is_not_run(run, here, capsys):
     """A card and a config.json that name Python files; named by the user, or trusted, they run."""
-    Path("bots.py").write_text("from pathlib import Path\nPath('EXECUTED').touch()\ndef go(s):\n    return 0\n")
+    for file in ("bots.py", "more.py"):
+        Path(file).write_text("from pathlib import Path\nPath('EXECUTED').touch()\ndef go(s):\n    return 0\n")
     agent = load_agent(run)
-    config = agent.card["config"] | {"teams": agent.card["config"]["teams"] | {"teammates": ["bots.py:go"]}}
+    named = {"teammates": ["bots.py:go", "static", "more.py:go"]}
+    config = agent.card["config"] | {"teams": agent.card["config"]["teams"] | named}
     replace(agent, card=agent.card | {"config": config}).save("agent.safetensors")
     for command in (["evaluate"], ["watch", "--out", "film.gif"], ["compare", "--with", str(run)]):
         error = said(capsys, command[0], "agent.safetensors", *command[1:])
-        assert "the card of poam-seed0 names a teammate in Python, bots.py:go" in error
+        assert "the card of poam-seed0 names teammates in Python, bots.py:go, more.py:go: playing" in error
         assert "--trust" in error
     Path("half").mkdir()
     Path("half/config.json").write_text(json.dumps(config))
-    assert "half/config.json names a teammate in Python" in said(capsys, "resume", "half")
+    assert "half/config.json names teammates in Python" in said(capsys, "resume", "half")
     assert not Path("EXECUTED").exists()
     assert main(["evaluate", "agent.safetensors", "--episodes", "2", "--trust"]) == 0
     assert Path("EXECUTED").exists()

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from naht.errors import NahtError, require, unknown
+from naht.errors import NahtError, require, short, unknown
 
 T = TypeVar("T", bound=type)
 
@@ -99,12 +99,12 @@ def check_fields(value: Any) -> None:
     cls: Any = type(value)
     for name, declared in _declared(cls).items():
         problem = _problem(declared, getattr(value, name))
-        require(problem is None, f"{name} is {_short(getattr(value, name))}: {problem}")
+        require(problem is None, f"{name} is {short(getattr(value, name))}: {problem}")
 
 
-def _short(value: Any) -> str:
-    text = f"'{value}'" if isinstance(value, str) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def is_number(value: Any) -> bool:
+    """Truth values are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _problem(declared: Any, value: Any) -> str | None:
@@ -143,7 +143,7 @@ def _problem(declared: Any, value: Any) -> str | None:
             return "it must be a whole number"
         return None if abs(value) <= LARGEST else f"it must be at most {LARGEST}"
     if declared is float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if not is_number(value):
             return "it must be a number"
         return None if math.isfinite(value) else "it must be a finite number"
     if declared is str:

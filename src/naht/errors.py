@@ -38,3 +38,14 @@ def require(condition: bool, message: str) -> None:
     """Raise `NahtError(message)` unless the condition holds."""
     if not condition:
         raise NahtError(message)
+
+
+def short(value: object) -> str:
+    """A value as a message quotes it."""
+    text = f"'{value}'" if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def one_line(e: BaseException) -> str:
+    """What another library says of an error."""
+    return " ".join(str(e).split()) or type(e).__name__

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from naht.config import parse_json
-from naht.errors import Damaged, NahtError, require
+from naht.errors import Damaged, NahtError, one_line, require
 
 PyTree = Any
 
@@ -143,7 +143,7 @@ def _opened(path: Path, most: float = math.inf) -> Iterator[Any]:
     except OSError as e:
         raise NahtError(f"can't read {path}: {e.strerror or e}") from e
     except (SafetensorError, ValueError, TypeError, KeyError) as e:
-        raise Damaged(f"{path} is truncated or not a safetensors file ({_one_line(e)})") from e
+        raise Damaged(f"{path} is truncated or not a safetensors file ({one_line(e)})") from e
 
 
 def _header(f: Any, path: Path) -> dict[str, Any]:
@@ -203,10 +203,6 @@ def saved(write: Callable[[Path], object], path: Path) -> Path:
         print(f"naht: can't write {path} ({e.strerror}): saved as {elsewhere}", file=sys.stderr)
         return elsewhere
     return path
-
-
-def _one_line(e: Exception) -> str:
-    return " ".join(str(e).split()) or type(e).__name__
 
 
 def remove_unfinished(folder: Path) -> None:

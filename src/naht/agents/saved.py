@@ -17,9 +17,9 @@ import naht.agents.value
 import naht.envs.registry  # noqa: F401 (files name the classes that are registered there)
 from naht.agents.policy import NO_ACTION, Percept, Policy
 from naht.agents.recurrent import RecurrentPolicy
-from naht.config import decode, encode
+from naht.config import decode, encode, is_number
 from naht.envs.base import Array, Environment, EnvSpec, PyTree, task_hash
-from naht.errors import Damaged, NahtError, require
+from naht.errors import Damaged, NahtError, require, short
 from naht.storage import check_weights, named_arrays, read_arrays, tree_like, write_arrays, write_file
 from naht.version import __version__
 
@@ -174,33 +174,27 @@ CARD: dict[str, type | tuple[type, ...]] = {
 def _check_header(header: dict[str, Any], path: Path) -> None:
     """Everything that is read from a header or card later is there, and of its type."""
     for name, kind in (("name", str), ("policy", dict), ("spec", dict), ("card", dict)):
-        require(isinstance(header.get(name), kind), f"{path}: '{name}' is {_short(header.get(name))}")
-    require(_is_label(header["name"]), f"{path}: 'name' is {_short(header['name'])}")
+        require(isinstance(header.get(name), kind), f"{path}: '{name}' is {short(header.get(name))}")
+    require(_is_label(header["name"]), f"{path}: 'name' is {short(header['name'])}")
     card = header["card"]
     for name, kinds in CARD.items():
         fine = name not in card or (isinstance(card[name], kinds) and not isinstance(card[name], bool))
         fine = fine and (kinds is not str or _is_label(card.get(name, "-")))
-        require(fine, f"{path}: '{name}' on its card is {_short(card.get(name))}")
+        require(fine, f"{path}: '{name}' on its card is {short(card.get(name))}")
     for name, value in card.get("measured", {}).items():
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        require(number, f"{path}: 'measured' on its card has {name} {_short(value)}")
+        require(is_number(value), f"{path}: 'measured' on its card has {name} {short(value)}")
     measured = card.get("measured", {"return": 0, "half_width_95": 0, "episodes": 0})
     missing = [name for name in ("return", "half_width_95", "episodes") if name not in measured]
     require(not missing, f"{path}: 'measured' on its card lacks {', '.join(missing)}")
     teams = card.get("config", {}).get("teams", {})
     teammates = teams.get("teammates", []) if isinstance(teams, dict) else None
     fine = isinstance(teammates, list) and all(isinstance(name, str) for name in teammates)
-    require(fine, f"{path}: the teammates on its card are {_short(teammates)}")
+    require(fine, f"{path}: the teammates on its card are {short(teammates)}")
 
 
 def _is_label(text: str) -> bool:
     """Can this be shown in a table?"""
     return 0 < len(text) <= 200 and text.isprintable()
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def task_of(agents: Sequence[Agent]) -> Environment:

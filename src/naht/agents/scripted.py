@@ -372,18 +372,12 @@ def register_teammate(name: str, player: Function | Policy, *, task: str, memory
     bots[name] = Bot(description, make)
 
 
-def make_bot(text: str, spec: EnvSpec, *, found_in: str | None = None) -> Policy:
+def make_bot(text: str, spec: EnvSpec) -> Policy:
     """A bot from its name and, after a colon, its numbers: 'bernoulli', 'bernoulli:0.5', 'explore:0.9,0.1'.
 
-    Or a function in a file: 'bots.py:follow'. Such a file is run only if the user has named it: not where the name was
-    `found_in` some other file.
+    Or a function in a file, which is run: 'bots.py:follow'.
     """
     if names_file(text):
-        require(
-            found_in is None,
-            f"{found_in} names a teammate in Python, {text}: playing with it runs that file. Name it yourself with "
-            "--teammates, or add --trust",
-        )
         return policy_in_file(text, spec)
     name, _, numbers = text.partition(":")
     bots = BOTS.get(spec.name, {})

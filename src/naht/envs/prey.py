@@ -16,7 +16,7 @@ import numpy as np
 
 from naht.envs.base import Array
 from naht.envs.torch_file import check_archive, read_torch_arrays
-from naht.errors import NahtError, require
+from naht.errors import NahtError, one_line, require
 from naht.storage import check_weights, digest, read_arrays, write_arrays
 
 SHIPPED = "naht"
@@ -108,8 +108,7 @@ def _read(path: str, name: str) -> Prey:
                 with np.load(opened, allow_pickle=False) as stored:
                     arrays = {key: stored[key] for key in stored.files}
         except Exception as e:  # a damaged archive can fail in any way
-            reason = " ".join(str(e).split()) or type(e).__name__
-            raise NahtError(f"{name} is not a whole .npz file ({reason})") from e
+            raise NahtError(f"{name} is not a whole .npz file ({one_line(e)})") from e
     elif file.suffix == ".pt":
         arrays = read_torch_arrays(file)
     else:

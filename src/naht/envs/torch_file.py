@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from naht.errors import NahtError
+from naht.errors import NahtError, one_line
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -185,5 +185,4 @@ def read_torch_arrays(path: Path) -> dict[str, np.ndarray]:
     except OSError as e:
         raise NahtError(f"can't read {path}: {e.strerror}") from e
     except Exception as e:  # a damaged pickle can fail in any way
-        reason = " ".join(str(e).split()) or type(e).__name__
-        raise NahtError(f"{path} can't be read as a PyTorch file of tensors: {reason}") from e
+        raise NahtError(f"{path} can't be read as a PyTorch file of tensors: {one_line(e)}") from e

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.agents.policy import Percept, Policy
+from naht.agents.python import names_file
 from naht.agents.saved import Agent, load_agent
 from naht.agents.scripted import make_bot
 from naht.agents.zoo import find_agents
@@ -161,12 +162,18 @@ def load_members(names: Sequence[str], spec: EnvSpec, *, found_in: str | None = 
 
     A saved agent keeps its own name, unless another has the same: then both are called by their paths.
     """
+    python = [name for name in names if names_file(name)]
+    require(
+        found_in is None or not python,
+        f"{found_in} names teammates in Python, {', '.join(python)}: playing with them runs these files. Name them "
+        "yourself with --teammates, or add --trust",
+    )
     members: list[Member] = []
     written: list[str] = []
     for name in names:
         files = find_agents(name, spec.name)
         if files is None:
-            members.append(Member(name, make_bot(name, spec, found_in=found_in)))
+            members.append(Member(name, make_bot(name, spec)))
             written.append(name)
         else:
             paths = [name] if len(files) == 1 else [str(path) for path in files]

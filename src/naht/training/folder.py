@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from naht.agents.saved import is_saved
-from naht.config import decode, read_json, whole_rows
+from naht.config import decode, is_number, read_json, whole_rows
 from naht.errors import NahtError, require
 from naht.training.config import RunConfig
 
@@ -57,11 +57,7 @@ def read_metrics(folder: Path | str) -> list[dict[str, float]]:
 def _rows(path: Path) -> list[dict[str, Any]]:
     """The whole rows of a file, which need not be there. A row has a step and numbers."""
     found = [row for _, row in whole_rows(path.read_bytes())] if path.is_file() else []
-    return [row for row in found if isinstance(row.get("step"), int) and all(map(_is_number, row.values()))]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return [row for row in found if isinstance(row.get("step"), int) and all(map(is_number, row.values()))]
 
 
 @contextmanager
