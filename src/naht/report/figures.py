@@ -56,8 +56,17 @@ def learning_curves(
     for axis, (title, methods) in zip(axes, panels.items(), strict=True):
         for level_name, level in (lines or {}).get(title, {}).items():
             axis.axhline(level, color="0.55", linestyle="--", linewidth=1)
-            axis.annotate(level_name, (0.99, level), xycoords=("axes fraction", "data"), ha="right", va="bottom",
-                          fontsize=8, color="0.35")  # fmt: skip
+            # Above the line, where curves that come close to the level leave it readable.
+            axis.annotate(
+                level_name,
+                (0.99, level),
+                (0, 9),
+                ("axes fraction", "data"),
+                "offset points",
+                ha="right",
+                fontsize=8,
+                color="0.35",
+            )
         for method, curves in methods.items():
             colour, dash = colours[_kind(method)], dashes[_variant(method)]
             x = np.array([point[0] for point in curves[0]])
