@@ -44,7 +44,8 @@ def test_editing_a_teammates_file_is_noticed(tmp_path):
     bots.write_text(before.replace("return 1", "return 0"))
     with pytest.raises(NahtError, match=r"are not those it began with: .*bots.py:one, .*bots.py:zero$"):
         resume(tmp_path / "run", trust=True)
-    with pytest.raises(NahtError, match=r"config.json names teammates in Python, .*bots.py:one, .*bots.py:zero: .*add --trust"):
+    listed = r"config.json names teammates in Python, .*bots.py:one, .*bots.py:zero: .*add --trust"
+    with pytest.raises(NahtError, match=listed):
         resume(tmp_path / "run")
     bots.write_text(before)
     resume(tmp_path / "run", trust=True)
