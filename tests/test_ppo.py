@@ -12,13 +12,13 @@ from naht import Arena, Member, NahtError, Population, team_sampler
 from naht.agents.networks import NetworkConfig
 from naht.agents.policy import masked_log_probs, pick
 from naht.agents.scripted import Bernoulli
-from naht.agents.teammate_model import ModelConfig, others, teammates_of
+from naht.agents.teammate_model import ModelConfig, teammates_of
 from naht.envs.base import EnvSpec
 from naht.learning.learner import make_learner
 from naht.learning.minibatches import chunked_gradient, draw_minibatches, map_rows
 from naht.learning.optimisation import as_vector
 from naht.learning.ppo import PPO, PPOConfig
-from naht.learning.rows import AgentRows, TeamRows, concat, unroll
+from naht.learning.rows import AgentRows, Modelled, Pairs, concat, unroll
 from naht.teams.population import Roster
 from probes import Recall, Rough, play, prepare, reset, update
 
@@ -54,6 +54,13 @@ def rows_of(batch, count=None):
     return batch.take(jnp.arange(count or batch.agents.first.shape[0]))
 
 
+def pairs_of(batch, columns=None):
+    """All rows of a batch, with all of their teammates or some (indices into a row's teammates)."""
+    rows = jnp.arange(batch.agents.first.shape[0])
+    everybody = teammates_of(rows % batch.num_agents, batch.num_agents)
+    return Pairs(rows, everybody if columns is None else everybody[:, jnp.array(columns)])
+
+
 @pytest.mark.parametrize("modelling", [True, False])
 @pytest.mark.parametrize("cut", [None, 5])
 @pytest.mark.parametrize("memory", ["bptt", "stored"])
@@ -64,7 +71,7 @@ def test_ratio_is_1_before_the_first_update(modelling, cut, memory):
     assert tr.first[1:].any()
     assert not tr.first[0].all()
     _, batch, _ = prepare(learner, state, tr)
-    a, _, _ = rows_of(batch)
+    a, _ = rows_of(batch)
     actor = partial(learner.policy.actor.apply, state.params.policy.actor)
     logits, _ = unroll(actor, concat(a.x, a.embedding), a.actor_h0, a.first)
     log_probs = pick(masked_log_probs(logits, a.avail), a.action)
@@ -76,7 +83,7 @@ def test_values_are_the_same_through_time_and_from_stored_states():
     """The critic's stored states reproduce its own unrolled values: nothing is misaligned around restarts."""
     learner, state, tr = collect(replace(CONFIG, critic_memory="stored", sequence_length=4))
     _, batch, _ = prepare(learner, state, tr)
-    a, _, _ = rows_of(batch)
+    a, _ = rows_of(batch)
     values, _ = unroll(
         partial(learner.critic.apply, state.params.critic), concat(a.x, a.embedding), a.critic_h0, a.first
     )
@@ -97,7 +104,12 @@ def gradients(learner, state, batch):
     return {
         "actor": chunked_gradient(partial(learner.actor_loss, 0.01), p.policy.actor, batch, one)[0],
         "critic": chunked_gradient(learner.critic_loss, p.critic, batch, one)[0],
-        "model": chunked_gradient(learner.model_loss, (p.policy.encoder, p.decoders), batch, one)[0],
+        "model": chunked_gradient(
+            learner.model_loss,
+            (p.policy.encoder, p.decoders),
+            Modelled(batch),
+            one._replace(rows=learner.draw_teammates(jax.random.key(1), one.rows)),
+        )[0],
     }
 
 
@@ -128,8 +140,7 @@ def test_uncontrolled_data_train_the_critic_only_if_asked(ucd):
     _, batch, _ = prepare(learner, state, tr)
     clean = gradients(learner, state, batch)["critic"]
     controlled, alive = (
-        jnp.moveaxis(leaf, 2, 1).reshape(batch.agents.first.shape)
-        for leaf in (batch.teams.controlled, batch.teams.alive)
+        jnp.moveaxis(leaf, 0, 2).reshape(batch.agents.first.shape) for leaf in (tr.team.controlled, tr.alive)
     )
     np.testing.assert_array_equal(batch.agents.critic_weight > 0, controlled | ucd)
     dirty = gradients(learner, state, poisoned(batch, ~controlled, "target", "value"))["critic"]
@@ -166,11 +177,9 @@ def test_the_model_learns_from_controlled_agents_about_everybody_alive(collected
     learner, state, tr = collected
     _, batch, _ = prepare(learner, state, tr)
     clean = gradients(learner, state, batch)["model"]
-    dead = ~batch.teams.alive
-    hidden = batch._replace(teams=batch.teams._replace(obs=poison(batch.teams.obs, dead)))
-    assert equal(clean, gradients(learner, state, hidden)["model"])
-    for kind in (batch.teams.controlled, ~batch.teams.controlled):  # both kinds of teammates are modelled
-        seen = batch._replace(teams=batch.teams._replace(obs=batch.teams.obs + kind[..., None] * 1.0))
+    assert equal(clean, gradients(learner, state, poisoned(batch, ~batch.agents.alive, "obs"))["model"])
+    for kind in (batch.agents.controlled, ~batch.agents.controlled):  # both kinds of teammates are modelled
+        seen = batch._replace(agents=batch.agents._replace(obs=batch.agents.obs + kind[..., None] * 1.0))
         assert not equal(clean, gradients(learner, state, seen)["model"])
 
 
@@ -232,7 +241,7 @@ def with_answers(monkeypatch, output):
     monkeypatch.setattr("naht.learning.ppo.unroll", lambda *_: (answer, None))
 
 
-NO_TEAM = TeamRows(*[jnp.zeros((1, 1, 0))] * 5)
+NO_STATE = jnp.zeros((1, 1, 0))
 
 
 def test_actor_loss_by_hand(monkeypatch):
@@ -240,13 +249,13 @@ def test_actor_loss_by_hand(monkeypatch):
     learner = PPO(EnvSpec("hand", 2, 1, 1, 2, 1), replace(CONFIG, modelling=False, clip=0.1))
     with_answers(monkeypatch, np.log([0.8, 0.2]))
     rows = hand_rows(avail=np.ones((1, 1, 2), bool), log_prob=[[np.log(0.5)]], advantage=[[2.0]], actor_weight=[[1.0]])
-    loss, (weight, m) = learner.actor_loss(0.5, {}, rows, NO_TEAM, jnp.zeros(1, int))
+    loss, (weight, m) = learner.actor_loss(0.5, {}, rows, NO_STATE)
     entropy = -(0.8 * np.log(0.8) + 0.2 * np.log(0.2))
     assert float(loss) == pytest.approx(-1.1 * 2 - 0.5 * entropy, rel=1e-5)
     assert float(m["clip_fraction"]) == 1.0
     assert float(weight) == 1.0
     # A negative advantage is not protected by the clip: 1.6 * -2 is the smaller of the two.
-    loss, _ = learner.actor_loss(0.0, {}, rows._replace(advantage=jnp.array([[-2.0]])), NO_TEAM, jnp.zeros(1, int))
+    loss, _ = learner.actor_loss(0.0, {}, rows._replace(advantage=jnp.array([[-2.0]])), NO_STATE)
     assert float(loss) == pytest.approx(3.2, rel=1e-5)
 
 
@@ -264,7 +273,7 @@ def test_critic_loss_by_hand(monkeypatch, settings, value, old, expected):
     learner = PPO(EnvSpec("hand", 2, 1, 1, 2, 1), replace(CONFIG, modelling=False, clip=0.1, **settings))
     with_answers(monkeypatch, [value])
     rows = hand_rows(target=[[1.0]], value=[[old]], critic_weight=[[1.0]])
-    loss, _ = learner.critic_loss({}, rows, NO_TEAM, jnp.zeros(1, int))
+    loss, _ = learner.critic_loss({}, rows, NO_STATE)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
@@ -272,11 +281,11 @@ def test_model_loss_by_hand(collected):
     """Against NumPy, from the decoders' own outputs."""
     learner, state, tr = collected
     _, batch, _ = prepare(learner, state, tr)
-    agents, teams, slot = rows_of(batch)
+    agents, mates = Modelled(batch).take(pairs_of(batch))
     p = state.params
-    loss, (weight, m) = learner.model_loss((p.policy.encoder, p.decoders), agents, teams, slot)
+    loss, (weight, m) = learner.model_loss((p.policy.encoder, p.decoders), agents, mates)
     embed = partial(learner.policy.embed, p.policy)
-    obs, logits = learner.decoders.apply(p.decoders, embed(agents.x, agents.encoder_h0, agents.first)[0], slot)
+    obs, logits = learner.decoders.apply(p.decoders, embed(agents.x, agents.encoder_h0, agents.first)[0], mates.seats)
     probs = np.asarray(jax.nn.softmax(logits))
     total, pairs, right = 0.0, 0, {True: [], False: []}
     steps, rows = agents.first.shape
@@ -284,13 +293,14 @@ def test_model_loss_by_hand(collected):
         for r in range(rows):
             if agents.actor_weight[t, r] == 0:
                 continue
-            for k, j in enumerate(teammates_of(3)[int(slot[r])]):
-                if not teams.alive[t, r, j]:
+            env, seat = divmod(r, 3)
+            for k, j in enumerate(j for j in range(3) if j != seat):
+                if not tr.alive[t, env, j]:
                     continue
-                chance = probs[t, r, k, int(teams.action[t, r, j])]
-                total += float(((obs[t, r, k] - teams.obs[t, r, j]) ** 2).mean()) - np.log(chance)
+                chance = probs[t, r, k, int(tr.action[t, env, j])]
+                total += float(((obs[t, r, k] - tr.obs[t, env, j]) ** 2).mean()) - np.log(chance)
                 pairs += 1
-                right[bool(teams.controlled[t, r, j])].append(chance)
+                right[bool(tr.team.controlled[t, env, j])].append(chance)
     assert float(weight) == pairs
     assert float(loss) == pytest.approx(total, rel=1e-4)
     assert float(m["action_prob_controlled"] / m["share_controlled"]) == pytest.approx(np.mean(right[True]), rel=1e-4)
@@ -308,8 +318,8 @@ def test_only_a_central_critic_reads_the_global_state():
         gradient = [gradients(learner, state, batch)["critic"] for batch in (a, b)]
         assert equal(*gradient) != central
         # What the critic saw when it was asked for values is what it is trained on.
-        rows, teams, _ = rows_of(a)
-        x = concat(rows.x, rows.embedding, teams.global_state)
+        rows, global_state = rows_of(a)
+        x = concat(rows.x, rows.embedding, global_state)
         values, _ = unroll(partial(learner.critic.apply, state.params.critic), x, rows.critic_h0, rows.first)
         np.testing.assert_allclose(values[..., 0], rows.value, atol=1e-5)
 
@@ -353,9 +363,37 @@ def test_rows_are_mapped_in_chunks():
         np.testing.assert_allclose(y["sum"], x["a"].sum(-1) + x["b"])
 
 
-def test_others_leaves_oneself_out():
-    per_agent = jnp.arange(3).reshape(1, 1, 3).repeat(3, axis=1)
-    assert others(per_agent, jnp.arange(3))[0].tolist() == [[1, 2], [0, 2], [0, 1]]
+def test_nobody_is_a_teammate_of_their_own():
+    assert teammates_of(jnp.arange(3), 3).tolist() == [[1, 2], [0, 2], [0, 1]]
+
+
+def test_decoding_a_few_teammates_learns_the_same_on_average():
+    """The mean over all draws of the sampled gradient is the full one, with the dead in it, and draws are even."""
+    env = Rough(num_agents=4)
+    learner, state, tr = collect(replace(CONFIG, decoded_teammates=2), env)
+    assert not tr.alive.all()
+    _, batch, _ = prepare(learner, state, tr)
+    params = (state.params.policy.encoder, state.params.decoders)
+
+    @jax.jit
+    def gradient(pairs):
+        grad, (weight, metrics) = jax.grad(learner.model_loss, has_aux=True)(params, *Modelled(batch).take(pairs))
+        return as_vector(grad) / weight, metrics["loss"] / weight
+
+    full = gradient(pairs_of(batch))
+    # Rows add up, so it is enough that every subset is drawn equally often in each of them.
+    some = [gradient(pairs_of(batch, columns)) for columns in ([0, 1], [0, 2], [1, 2])]
+    assert not np.allclose(some[0][0], full[0], atol=1e-3)
+    for part in range(2):
+        np.testing.assert_allclose(np.mean([s[part] for s in some], axis=0), full[part], atol=1e-5)
+
+    rows = jnp.tile(jnp.arange(4), 3000)
+    seats = np.sort(learner.draw_teammates(jax.random.key(0), rows).seats)
+    for seat in range(4):
+        subsets, counts = np.unique(seats[np.asarray(rows) == seat], axis=0, return_counts=True)
+        assert len(subsets) == 3
+        assert seat not in subsets
+        np.testing.assert_allclose(counts / 3000, 1 / 3, atol=0.04)
 
 
 @pytest.mark.parametrize("bootstrap", [True, False])
@@ -364,7 +402,7 @@ def test_time_limits(bootstrap):
     config = replace(CONFIG, bootstrap_time_limit=bootstrap, standardise_rewards="no")
     learner, state, tr = collect(config)
     _, batch, _ = prepare(learner, state, tr)
-    a, _, _ = rows_of(batch)
+    a, _ = rows_of(batch)
     target = np.asarray(a.target).reshape(20, 8, 3)
     reward = np.asarray(tr.reward)[..., None]
     np.testing.assert_allclose(target[tr.terminated], np.broadcast_to(reward, target.shape)[tr.terminated], rtol=1e-5)

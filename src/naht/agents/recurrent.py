@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from naht.agents.networks import NetworkConfig, RecurrentNetwork, agent_inputs, init_params
 from naht.agents.policy import Percept, choose, masked_log_probs
-from naht.agents.teammate_model import Encoder, ModelConfig, TeammateDecoders
+from naht.agents.teammate_model import Encoder, ModelConfig, TeammateDecoders, teammates_of
 from naht.config import setting
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
@@ -91,7 +91,8 @@ class RecurrentPolicy:
         assert self.model is not None
         *_, embedding, _ = self._embed_now(params, memory, percept)
         embedding = embedding.reshape(*percept.slot.shape, -1)
-        obs, logits = TeammateDecoders(self.model, self.spec).apply(decoders, embedding, percept.slot)
+        seats = teammates_of(percept.slot, self.spec.num_agents)
+        obs, logits = TeammateDecoders(self.model, self.spec).apply(decoders, embedding, seats)
         return obs, jax.nn.softmax(logits)
 
     def act(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from naht.agents.networks import GRU, dense, orthogonal
@@ -38,9 +37,10 @@ class Encoder(nn.Module):
         return dense(self.config.embedding, 1.0)(y), hidden
 
 
-def teammates_of(num_agents: int) -> np.ndarray:
-    """[M, M-1]: row i lists the seats of everybody but i, in order."""
-    return np.array([[j for j in range(num_agents) if j != i] for i in range(num_agents)])
+def teammates_of(slot: Array, num_agents: int) -> Array:
+    """The seats of everybody but the agent in seat slot [...], in order: [..., M-1]."""
+    seats = jnp.arange(num_agents - 1)
+    return seats + (seats >= slot[..., None])
 
 
 class Decoder(nn.Module):
@@ -55,11 +55,11 @@ class Decoder(nn.Module):
     num_agents: int
 
     @nn.compact
-    def __call__(self, embedding: Array, slot: Array) -> Array:
-        """Embeddings [..., E] of modelling agents in seats slot [...] -> predictions [..., M-1, outputs]."""
+    def __call__(self, embedding: Array, seats: Array) -> Array:
+        """Embeddings [..., E] and the seats [..., K] of K teammates -> predictions [..., K, outputs]."""
         seat = self.param("seat", orthogonal(), (self.num_agents, self.hidden))
         # A product, not a lookup, whose gradient would be a slow scatter.
-        rows = jax.nn.one_hot(jnp.asarray(teammates_of(self.num_agents))[slot], self.num_agents) @ seat
+        rows = jax.nn.one_hot(seats, self.num_agents) @ seat
         y = dense(self.hidden)(embedding)[..., None, :] + rows
         y = nn.relu(dense(self.hidden)(nn.relu(y)))
         return dense(self.outputs, 1.0)(y)
@@ -72,16 +72,9 @@ class TeammateDecoders(nn.Module):
     spec: EnvSpec
 
     @nn.compact
-    def __call__(self, embedding: Array, slot: Array) -> tuple[Array, Array]:
-        """Embeddings [..., E], seats [...] -> (observations [..., M-1, O], action logits [..., M-1, A])."""
+    def __call__(self, embedding: Array, seats: Array) -> tuple[Array, Array]:
+        """Embeddings [..., E], seats [..., K] -> (observations [..., K, O], action logits [..., K, A])."""
         m = self.spec.num_agents
-        obs = Decoder(self.config.hidden, self.spec.obs_size, m, name="observations")(embedding, slot)
-        logits = Decoder(self.config.hidden, self.spec.num_actions, m, name="actions")(embedding, slot)
+        obs = Decoder(self.config.hidden, self.spec.obs_size, m, name="observations")(embedding, seats)
+        logits = Decoder(self.config.hidden, self.spec.num_actions, m, name="actions")(embedding, seats)
         return obs, logits
-
-
-def others(per_agent: Array, slot: Array) -> Array:
-    """What everybody but the agent in seat slot [C] did: [L, C, M, ...] -> [L, C, M-1, ...] in `teammates_of` order."""
-    seats = jnp.asarray(teammates_of(per_agent.shape[2]))[slot]
-    index = seats.reshape((1, *seats.shape) + (1,) * (per_agent.ndim - 3))
-    return jnp.take_along_axis(per_agent, index, axis=2)

@@ -27,7 +27,7 @@ Loss = Callable[..., tuple[Array, tuple[Array, Metrics]]]
 class Rows(Protocol):
     """A batch of experience that can be read row by row."""
 
-    def take(self, rows: Array) -> tuple[Any, ...]:
+    def take(self, rows: Any) -> tuple[Any, ...]:
         """The rows of these indices [C], as a loss reads them. Indices beyond the end give rows without weight."""
         ...
 
@@ -35,7 +35,7 @@ class Rows(Protocol):
 class Minibatches(NamedTuple):
     """Which rows every optimiser step learns from."""
 
-    rows: Array  # [steps, chunks, chunk] int32, the active rows of a step first
+    rows: Any  # [steps, chunks, chunk] int32, the active rows of a step first; or a pytree that says more of each
     chunks: Array  # [steps] int32, how many chunks have active rows: the others are never computed
 
 
@@ -67,15 +67,16 @@ def chunked_gradient(
     The gradient is a vector [P], its entries in the order of `ravel_pytree(params)`.
     """
 
-    def sums(rows: Array) -> tuple[Array, PyTree]:
+    def sums(chunk: int | Array) -> tuple[Array, PyTree]:
         """Over one chunk: the gradient, and the loss's weight and metrics."""
+        rows = jax.tree.map(lambda leaf: leaf[chunk], minibatch.rows)
         gradient, facts = jax.grad(loss, has_aux=True)(params, *batch.take(rows))
         return ravel_pytree(gradient)[0], facts
 
     def add(i: Array, so_far: PyTree) -> PyTree:
-        return jax.tree.map(jnp.add, so_far, sums(minibatch.rows[i]))
+        return jax.tree.map(jnp.add, so_far, sums(i))
 
-    shapes = jax.eval_shape(sums, minibatch.rows[0])
+    shapes = jax.eval_shape(sums, 0)
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     # As one vector, devices have to wait for each other once instead of once per array.
     flat, unflatten = ravel_pytree(jax.lax.fori_loop(0, minibatch.chunks, add, zeros))

@@ -19,7 +19,7 @@ import optax
 from naht.agents.networks import NetworkConfig, RecurrentNetwork, init_params
 from naht.agents.policy import masked_log_probs, pick
 from naht.agents.recurrent import RecurrentParams, RecurrentPolicy
-from naht.agents.teammate_model import ModelConfig, TeammateDecoders, others
+from naht.agents.teammate_model import ModelConfig, TeammateDecoders, teammates_of
 from naht.config import MOST_ENVS, Count, NotNegative, Positive, Range, Share, setting
 from naht.devices import SHARED, SPLIT, own_key
 from naht.envs.base import Array, EnvSpec, PyTree
@@ -28,7 +28,7 @@ from naht.learning.minibatches import Metrics, draw_minibatches, map_rows
 from naht.learning.normalisation import RunningStats, masked_mean, masked_standardise, masked_sum
 from naht.learning.optimisation import anneal, as_vector, clipped_adam, fit
 from naht.learning.returns import td_lambda
-from naht.learning.rows import AgentRows, Batch, Histories, LookBack, TeamRows, before, concat, unroll
+from naht.learning.rows import AgentRows, Batch, Histories, LookBack, Modelled, Pairs, Teammates, before, concat, unroll
 from naht.rollout import Trajectory
 
 
@@ -89,6 +89,9 @@ class PPOConfig:
     """Passes of the teammate model over each batch."""
     model_minibatches: Count = 1
     """Optimiser steps of the teammate model per pass."""
+    decoded_teammates: Count | Literal["all"] = "all"
+    """Teammates that the model of an agent decodes in an optimiser step, drawn at random; all: everybody, as published.
+    The gradient is the same on average, at a cost that does not grow with the team."""
     model_lr: Positive = 5e-4
     """Learning rate of the teammate model."""
     model_max_grad_norm: Positive = 5.0
@@ -234,8 +237,10 @@ class PPO:
         metrics |= _named("critic", log)
         if c.modelling:
             deal = draw_minibatches(k_model, controlled, c.model_epochs, c.model_minibatches, c.chunk)
+            deal = deal._replace(rows=self.draw_teammates(jax.random.fold_in(k_model, 1), deal.rows))
+            model, optimiser = (encoder, decoders), self.model_optimiser
             ((encoder, decoders), model_opt), log = fit(
-                self.model_loss, (encoder, decoders), model_opt, self.model_optimiser, c.model_lr, batch, deal, devices
+                self.model_loss, model, model_opt, optimiser, c.model_lr, Modelled(batch), deal, devices
             )
             metrics |= _named("model", log)
         params = PPOParams(RecurrentParams(actor, encoder), critic, decoders)
@@ -310,6 +315,7 @@ class PPO:
 
         agents = AgentRows(
             x=rows(x),
+            obs=rows(by_agent(tr.obs)),
             embedding=rows(known.embedding),
             first=rows(first),
             avail=rows(by_agent(tr.avail)),
@@ -320,12 +326,13 @@ class PPO:
             target=rows(targets),
             actor_weight=rows(actor_weight),
             critic_weight=rows(critic_weight),
+            alive=rows(by_agent(tr.alive)),
+            controlled=rows(by_agent(tr.team.controlled)),
+            num_pairs=rows(actor_weight * (by_team(tr.alive.sum(-1)) - 1.0)),
             actor_h0=starts(known.actor_memory, seen.actor_start, c.actor_memory),
             critic_h0=starts(known.critic_memory, seen.critic_start, c.critic_memory),
             encoder_h0=starts(known.encoder_memory, seen.encoder_start, "bptt"),
         )
-        shared = (global_state, tr.obs, tr.action, tr.alive, tr.team.controlled)
-        teams = TeamRows(*[rows(leaf.swapaxes(0, 1)) for leaf in shared])
         error = masked_mean((targets - values) ** 2, critic_weight, self.devices)
         mean = masked_mean(targets, critic_weight, self.devices)
         spread = masked_mean((targets - mean) ** 2, critic_weight, self.devices)
@@ -338,7 +345,7 @@ class PPO:
             critic_memory=known.critic_end.reshape(state.critic_memory.shape),
             encoder_memory=known.encoder_end.reshape(state.encoder_memory.shape),
         )
-        return state, Batch(agents, teams), metrics
+        return state, Batch(agents, rows(global_state.swapaxes(0, 1))), metrics
 
     def look_back(self, params: PPOParams, histories: Histories) -> LookBack:
         """What encoder and critic make of a few agents' histories: leaves [C, T, ...] -> leaves [C, T, ...]."""
@@ -381,11 +388,20 @@ class PPO:
             critic_end=critic_hidden[-1],
         )
 
+    def draw_teammates(self, key: Array, rows: Array) -> Pairs:
+        """Whom the agents of these rows [...] decode: [..., K] of their teammates."""
+        everybody = teammates_of(rows % self.spec.num_agents, self.spec.num_agents)
+        count, wanted = self.spec.num_agents - 1, self.config.decoded_teammates
+        if wanted == "all" or wanted >= count:
+            return Pairs(rows, everybody)
+        _, drawn = jax.lax.top_k(jax.random.uniform(key, everybody.shape), wanted)
+        return Pairs(rows, jnp.take_along_axis(everybody, drawn, axis=-1))
+
     def actor_loss(
-        self, entropy_weight: Array | float, params: PyTree, a: AgentRows, teams: TeamRows, slot: Array
+        self, entropy_weight: Array | float, params: PyTree, a: AgentRows, global_state: Array
     ) -> tuple[Array, tuple[Array, Metrics]]:
         """PPO's clipped objective with entropy bonus, over living controlled agents. Leaves of `a` are [L, C, ...]."""
-        del teams, slot
+        del global_state
         clip, weight = self.config.clip, a.actor_weight
         logits, _ = unroll(partial(self.policy.actor.apply, params), concat(a.x, a.embedding), a.actor_h0, a.first)
         log_probs = masked_log_probs(logits, a.avail)
@@ -402,13 +418,10 @@ class PPO:
         }
         return metrics["loss"] - entropy_weight * metrics["entropy"], (weight.sum(), metrics)
 
-    def critic_loss(
-        self, params: PyTree, a: AgentRows, teams: TeamRows, slot: Array
-    ) -> tuple[Array, tuple[Array, Metrics]]:
+    def critic_loss(self, params: PyTree, a: AgentRows, global_state: Array) -> tuple[Array, tuple[Array, Metrics]]:
         """Regression of the values on the TD(lambda) targets, over all agents or controlled ones, dead or alive."""
-        del slot
         c = self.config
-        x = concat(a.x, a.embedding, teams.global_state)
+        x = concat(a.x, a.embedding, global_state)
         values, _ = unroll(partial(self.critic.apply, params), x, a.critic_h0, a.first)
         # As in the actor: what stands in rows without weight must not reach the gradient, NaN included.
         values = jnp.where(a.critic_weight > 0, values[..., 0], 0.0)
@@ -424,10 +437,8 @@ class PPO:
         loss = masked_sum(losses, a.critic_weight)
         return loss, (a.critic_weight.sum(), {"loss": loss})
 
-    def model_loss(
-        self, params: PyTree, a: AgentRows, teams: TeamRows, slot: Array
-    ) -> tuple[Array, tuple[Array, Metrics]]:
-        """What controlled agents' embeddings say of everybody else: squared error of observations, NLL of actions.
+    def model_loss(self, params: PyTree, a: AgentRows, mates: Teammates) -> tuple[Array, tuple[Array, Metrics]]:
+        """What controlled agents' embeddings say of their teammates: squared error of observations, NLL of actions.
 
         Errors are averaged over observation entries and over the (modelling agent, living teammate) pairs in play. The
         modelling agent does not know its teammates' action masks, so neither does the decoder.
@@ -435,23 +446,24 @@ class PPO:
         encoder, decoders = params
         policy_params = RecurrentParams(actor={}, encoder=encoder)
         embedding, _ = unroll(partial(self.policy.embed, policy_params), a.x, a.encoder_h0, a.first)
-        obs, logits = self.decoders.apply(decoders, embedding, slot)  # [L, C, M-1, ...]
-        weight = a.actor_weight[..., None] * others(teams.alive, slot)
-        squared = (jnp.where(weight[..., None] > 0, obs - others(teams.obs, slot), 0.0) ** 2).mean(-1)
-        log_prob = pick(jax.nn.log_softmax(logits), others(teams.action, slot))
+        obs, logits = self.decoders.apply(decoders, embedding, mates.seats)  # [L, C, K, ...]
+        weight = a.actor_weight[..., None] * mates.alive
+        squared = (jnp.where(weight[..., None] > 0, obs - mates.obs, 0.0) ** 2).mean(-1)
+        log_prob = pick(jax.nn.log_softmax(logits), mates.action)
         loss = masked_sum(squared - log_prob, weight)
         metrics = {
             "loss": loss,
             "obs_mse": masked_sum(squared, weight),
             "action_prob": masked_sum(jnp.exp(log_prob), weight),
         }
-        controlled = others(teams.controlled, slot)
-        for name, kind in (("controlled", controlled), ("uncontrolled", ~controlled)):
+        for name, kind in (("controlled", mates.controlled), ("uncontrolled", ~mates.controlled)):
             share = weight * kind
             metrics[f"obs_mse_{name}"] = masked_sum(squared, share)
             metrics[f"action_prob_{name}"] = masked_sum(jnp.exp(log_prob), share)
             metrics[f"share_{name}"] = share.sum()
-        return loss, (weight.sum(), metrics)
+        # The pairs to expect, rather than those drawn: with these in the denominator, too, the mean would be biased.
+        drawn = mates.seats.shape[1] / max(1, self.spec.num_agents - 1)
+        return loss, (drawn * a.num_pairs.sum(), metrics)
 
 
 def _named(part: str, log: Metrics) -> Metrics:

@@ -15,9 +15,10 @@ from naht.envs.base import Array
 
 
 class AgentRows(NamedTuple):
-    """What the losses of actor and critic read: one row per agent and sequence, [R, L, ...]."""
+    """What the losses read: one row per agent and sequence, [R, L, ...]."""
 
     x: Array  # [R, L, I] observation, last action, seat
+    obs: Array  # [R, L, O] the same observation, for those who predict it
     embedding: Array  # [R, L, E] of the team, as at collection: a constant for PPO
     first: Array  # [R, L] bool
     avail: Array  # [R, L, A] bool
@@ -28,42 +29,75 @@ class AgentRows(NamedTuple):
     target: Array  # [R, L]
     actor_weight: Array  # [R, L] float: data that train the actor, and the model of others
     critic_weight: Array  # [R, L] float: data that train the critic
+    alive: Array  # [R, L] bool
+    controlled: Array  # [R, L] bool
+    num_pairs: Array  # [R, L] float: living teammates that this agent is to model
     actor_h0: Array  # [R, H] before the first step, or [R, L, H] stored for every step
     critic_h0: Array  # likewise
     encoder_h0: Array  # [R, H of the model]
 
 
-class TeamRows(NamedTuple):
-    """What agents of a team share and what the teammate model predicts: a row per team and sequence."""
+class Pairs(NamedTuple):
+    """Which agents model which teammates."""
 
-    global_state: Array  # [R / M, L, S]; width 0 unless the critic reads it
-    obs: Array  # [R / M, L, M, O]
-    action: Array  # [R / M, L, M] int32
-    alive: Array  # [R / M, L, M] bool
-    controlled: Array  # [R / M, L, M] bool
+    rows: Array  # [..., C] int32
+    seats: Array  # [..., C, K] int32: the teammates' seats
+
+
+class Teammates(NamedTuple):
+    """What a teammate model predicts, of K teammates of each row."""
+
+    seats: Array  # [C, K] int32
+    obs: Array  # [L, C, K, O]
+    action: Array  # [L, C, K] int32
+    alive: Array  # [L, C, K] bool
+    controlled: Array  # [L, C, K] bool
+
+
+def pick_rows(indices: Array, leaf: Array) -> Array:
+    """Indices beyond the end give zeros."""
+    return jnp.take(leaf, indices, axis=0, mode="fill", fill_value=0)
 
 
 class Batch(NamedTuple):
     """A batch of experience cut into rows. Row r is the agent in slot r % M of team r // M."""
 
     agents: AgentRows
-    teams: TeamRows
+    global_state: Array  # [R / M, L, S], a row per team; width 0 unless the critic reads it
 
-    def take(self, rows: Array) -> tuple[AgentRows, TeamRows, Array]:
-        """Rows by index [C], time first: agents [L, C, ...], their teams [L, C, M, ...], their slots [C].
+    @property
+    def num_agents(self) -> int:
+        return self.agents.first.shape[0] // self.global_state.shape[0]
+
+    def take(self, rows: Array) -> tuple[AgentRows, Array]:
+        """Rows by index [C], time first: agents [L, C, ...] and the global states they were in [L, C, S].
 
         Indices beyond the end give rows of zeros, which have no weight.
         """
-        m = self.teams.obs.shape[2]
-
-        def pick_rows(indices: Array, leaf: Array) -> Array:
-            return jnp.take(leaf, indices, axis=0, mode="fill", fill_value=0)
-
         agents = jax.tree.map(lambda leaf: pick_rows(rows, leaf), self.agents)
         starts = ("actor_h0", "critic_h0", "encoder_h0")
         timed = {k: v.swapaxes(0, 1) for k, v in agents._asdict().items() if k not in starts or v.ndim == 3}
-        teams = jax.tree.map(lambda leaf: pick_rows(rows // m, leaf).swapaxes(0, 1), self.teams)
-        return agents._replace(**timed), teams, rows % m
+        state = pick_rows(rows // self.num_agents, self.global_state).swapaxes(0, 1)
+        return agents._replace(**timed), state
+
+
+class Modelled(NamedTuple):
+    """A batch as the teammate model reads it: agents in pairs with some of their teammates."""
+
+    batch: Batch
+
+    def take(self, pairs: Pairs) -> tuple[AgentRows, Teammates]:
+        """The rows of these pairs [C], time first."""
+        agents, _ = self.batch.take(pairs.rows)
+        m = self.batch.num_agents
+        rows = (pairs.rows // m * m)[:, None] + pairs.seats
+
+        def of_teammates(leaf: Array) -> Array:
+            return jnp.moveaxis(pick_rows(rows, leaf), 2, 0)
+
+        whole = self.batch.agents
+        seen = [of_teammates(leaf) for leaf in (whole.obs, whole.action, whole.alive, whole.controlled)]
+        return agents, Teammates(pairs.seats, *seen)
 
 
 class Histories(NamedTuple):
