@@ -29,7 +29,6 @@ CONFIG = PPOConfig(
     standardise_rewards="mean-std",
     network=NetworkConfig(hidden=8),
     model=ModelConfig(8, 4),
-    chunk=5,
 )
 
 

@@ -22,11 +22,11 @@ from probes import Mortal, prepare
 ENV, GAMMA = Mortal(), 0.9
 SMALL = {
     "ppo": PPOConfig(
-        num_envs=16, epochs=4, lr=3e-3, gamma=GAMMA, standardise_rewards="no", chunk=48,
+        num_envs=16, epochs=4, lr=3e-3, gamma=GAMMA, standardise_rewards="no",
         network=NetworkConfig(hidden=16), model=ModelConfig(8, 4), model_epochs=1,
     ),
     "value": ValueConfig(
-        num_envs=16, capacity=64, batch=32, lr=3e-3, gamma=GAMMA, standardise_rewards="no", chunk=32,
+        num_envs=16, capacity=64, batch=32, lr=3e-3, gamma=GAMMA, standardise_rewards="no",
         target_every=20, epsilon_steps=2000, network=NetworkConfig(hidden=16, layers=1, input_norm=False),
         mixing_width=8, mixing_hidden=16,
     ),

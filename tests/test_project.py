@@ -12,7 +12,7 @@ PACKAGE = ROOT / "src" / "naht"
 LAYERS = [
     {"version", "errors", "terminal"},
     {"config", "cache", "runtime"},
-    {"storage", "devices"},
+    {"storage", "devices", "pieces"},
     {"envs"},
     {"agents"},
     {"teams"},

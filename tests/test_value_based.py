@@ -25,7 +25,6 @@ CONFIG = ValueConfig(
     network=PLAIN,
     mixing_width=4,
     mixing_hidden=8,
-    chunk=3,
 )
 
 

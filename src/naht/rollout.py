@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from naht.agents.policy import NO_ACTION, Percept
 from naht.envs.base import Array, Environment, PyTree, TimeStep
+from naht.pieces import Pieces, Together, decided
 from naht.teams.population import Roster, Seating
 from naht.teams.sampler import Sampler, Team
 
@@ -78,6 +79,8 @@ class Arena:
     controlled: Roster
     uncontrolled: Roster
     num_envs: int
+    members: Together = "auto"
+    """Whether members of a roster act in turn or at once."""
 
     @property
     def _seats(self) -> tuple[int, int]:
@@ -133,11 +136,12 @@ class Arena:
         ts, team = s.time_step, s.team
         slot = jnp.broadcast_to(jnp.arange(self._seats[1], dtype=jnp.int32), self._seats)
         percept = Percept(ts.obs, ts.avail, s.last_action, slot)
+        together = decided(Pieces(members=self.members)).members == "at-once"
         ours, ours_memory, log_prob = self.controlled.act(
-            controlled_params, s.controlled_memory, s.seating[0], percept, k_ours
+            controlled_params, s.controlled_memory, s.seating[0], percept, k_ours, together
         )
         theirs, theirs_memory, _ = self.uncontrolled.act(
-            uncontrolled_params, s.uncontrolled_memory, s.seating[1], percept, k_theirs
+            uncontrolled_params, s.uncontrolled_memory, s.seating[1], percept, k_theirs, together
         )
         action = jnp.where(team.controlled, ours, theirs)
         env_state, after = jax.vmap(self.env.step)(jax.random.split(k_step, self.num_envs), s.env_state, action)

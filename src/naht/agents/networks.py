@@ -36,7 +36,11 @@ def _gru_forward(x: Array, h0: Array, first: Array, w: Array, b: Array) -> tuple
         new = candidate + keep * (h - candidate)
         return new, (new, h, reset, keep, candidate, recurrent)
 
-    _, (hs, before, reset, keep, candidate, recurrent) = jax.lax.scan(step, h0, (x, first))
+    if x.shape[0] == 1:  # acting: no loop, and less to trace
+        _, steps = step(h0, (x[0], first[0]))
+        hs, before, reset, keep, candidate, recurrent = (leaf[None] for leaf in steps)
+    else:
+        _, (hs, before, reset, keep, candidate, recurrent) = jax.lax.scan(step, h0, (x, first))
     return hs, (first, w, b, before, reset, keep, candidate, recurrent)
 
 

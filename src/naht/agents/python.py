@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +78,8 @@ class PythonPolicy:
     memory_size: int = 0
     fingerprint: str = field(default="", compare=False)
     """A hash of the code, so that a run does not go on with another one unnoticed."""
+    on_host: ClassVar[bool] = True
+    """Not part of compiled code: called for one block of seats after the other."""
 
     def init(self, key: Array) -> tuple[()]:
         del key

@@ -9,6 +9,7 @@ from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import NahtError
 from naht.learning.ppo import PPO, PPOConfig
 from naht.learning.value_based import ValueBased, ValueConfig
+from naht.pieces import CACHE, Pieces
 from naht.rollout import Trajectory
 
 
@@ -63,10 +64,10 @@ AlgorithmConfig = PPOConfig | ValueConfig
 """The settings of any algorithm."""
 
 
-def make_learner(spec: EnvSpec, config: AlgorithmConfig, devices: int = 1) -> Learner:
+def make_learner(spec: EnvSpec, config: AlgorithmConfig, devices: int = 1, pieces: Pieces = CACHE) -> Learner:
     """The learner that these settings are for."""
     if isinstance(config, PPOConfig):
-        return PPO(spec, config, devices)
+        return PPO(spec, config, devices, pieces)
     if isinstance(config, ValueConfig):
-        return ValueBased(spec, config, devices)
+        return ValueBased(spec, config, devices, pieces)
     raise NahtError(f"no learner takes settings of type {type(config).__name__}")

@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from naht.devices import total
 from naht.envs.base import Array, PyTree
+from naht.pieces import AtOnce, at_most
 
 Metrics = dict[str, Array]
 Loss = Callable[..., tuple[Array, tuple[Array, Metrics]]]
@@ -39,11 +40,11 @@ class Minibatches(NamedTuple):
     chunks: Array  # [steps] int32, how many chunks have active rows: the others are never computed
 
 
-def draw_minibatches(key: Array, active: Array, epochs: int, minibatches: int, chunk: int) -> Minibatches:
-    """Every epoch shuffles the active rows (active [R] bool) and deals them out evenly."""
+def draw_minibatches(key: Array, active: Array, epochs: int, minibatches: int, at_once: AtOnce) -> Minibatches:
+    """Every epoch shuffles the active rows (active [R] bool) and deals them out evenly, in chunks of some at once."""
     num_rows = active.shape[0]
     per_minibatch = ceil(num_rows / minibatches)
-    chunk = min(chunk, per_minibatch)
+    chunk = at_most(at_once, per_minibatch)
     chunks = ceil(per_minibatch / chunk)
 
     def deal(chance: Array) -> Array:
@@ -76,18 +77,23 @@ def chunked_gradient(
     def add(i: Array, so_far: PyTree) -> PyTree:
         return jax.tree.map(jnp.add, so_far, sums(i))
 
-    shapes = jax.eval_shape(sums, 0)
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    if jax.tree.leaves(minibatch.rows)[0].shape[0] == 1:
+        all_sums = sums(0)
+    else:
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(sums, 0))
+        all_sums = jax.lax.fori_loop(0, minibatch.chunks, add, zeros)
     # As one vector, devices have to wait for each other once instead of once per array.
-    flat, unflatten = ravel_pytree(jax.lax.fori_loop(0, minibatch.chunks, add, zeros))
+    flat, unflatten = ravel_pytree(all_sums)
     gradient, (weight, metrics) = unflatten(total(flat, devices))
     weight = jnp.maximum(weight, 1e-8)
     return gradient / weight, {name: value / weight for name, value in metrics.items()}
 
 
-def map_rows(f: Callable[[PyTree], PyTree], rows: PyTree, chunk: int) -> PyTree:
+def map_rows(f: Callable[[PyTree], PyTree], rows: PyTree, at_once: AtOnce) -> PyTree:
     """`f` of a few rows at a time. Leaves [R, ...] of `rows` -> leaves [R, ...] of what f gives for leaves [C, ...]."""
     num_rows = jax.tree.leaves(rows)[0].shape[0]
-    size = max(n for n in range(1, min(chunk, num_rows) + 1) if num_rows % n == 0)
+    size = max(n for n in range(1, at_most(at_once, num_rows) + 1) if num_rows % n == 0)
+    if size == num_rows:
+        return f(rows)
     chunks = jax.tree.map(lambda leaf: leaf.reshape(num_rows // size, size, *leaf.shape[1:]), rows)
     return jax.tree.map(lambda leaf: leaf.reshape(num_rows, *leaf.shape[2:]), jax.lax.map(f, chunks))

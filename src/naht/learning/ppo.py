@@ -29,6 +29,7 @@ from naht.learning.normalisation import RunningStats, masked_mean, masked_standa
 from naht.learning.optimisation import anneal, as_vector, clipped_adam, fit
 from naht.learning.returns import td_lambda
 from naht.learning.rows import AgentRows, Batch, Histories, LookBack, Modelled, Pairs, Teammates, before, concat, unroll
+from naht.pieces import CACHE, Pieces
 from naht.rollout import Trajectory
 
 
@@ -96,8 +97,6 @@ class PPOConfig:
     """Learning rate of the teammate model."""
     model_max_grad_norm: Positive = 5.0
     """Gradients of the teammate model are scaled down to this norm."""
-    chunk: Count = 24
-    """Rows whose gradient is computed at once: small enough for the processor's cache. Changes speed only."""
     network: NetworkConfig = NetworkConfig()
     """Actor and critic."""
     model: ModelConfig = ModelConfig()
@@ -120,10 +119,6 @@ class PPOState(NamedTuple):
     encoder_memory: Array  # [B, M, H of the model], likewise; of use in the seats of uncontrolled agents
 
 
-LOOK_BACK_ROWS = 32
-"""Rows that are looked back on at once: few enough for the processor's cache. Changes speed only."""
-
-
 @dataclass(frozen=True)
 class PPO:
     """The learner: `init`, then `update` once per batch of experience."""
@@ -131,6 +126,7 @@ class PPO:
     spec: EnvSpec
     config: PPOConfig
     devices: int = 1
+    pieces: Pieces = CACHE
 
     def __post_init__(self) -> None:
         cut = self.config.sequence_length
@@ -225,18 +221,18 @@ class PPO:
         policy, critic, decoders = state.params
         encoder, model_opt = policy.encoder, state.model_opt
 
-        deal = draw_minibatches(k_actor, controlled, c.epochs, c.minibatches, c.chunk)
+        deal = draw_minibatches(k_actor, controlled, c.epochs, c.minibatches, self.pieces.rows)
         (actor, actor_opt), log = fit(
             partial(self.actor_loss, entropy), policy.actor, state.actor_opt, self.optimiser, lr, batch, deal, devices
         )
         metrics |= _named("actor", log)
-        deal = draw_minibatches(k_critic, learning, c.epochs, c.minibatches, c.chunk)
+        deal = draw_minibatches(k_critic, learning, c.epochs, c.minibatches, self.pieces.rows)
         (critic, critic_opt), log = fit(
             self.critic_loss, critic, state.critic_opt, self.optimiser, lr, batch, deal, devices
         )
         metrics |= _named("critic", log)
         if c.modelling:
-            deal = draw_minibatches(k_model, controlled, c.model_epochs, c.model_minibatches, c.chunk)
+            deal = draw_minibatches(k_model, controlled, c.model_epochs, c.model_minibatches, self.pieces.rows)
             deal = deal._replace(rows=self.draw_teammates(jax.random.fold_in(k_model, 1), deal.rows))
             model, optimiser = (encoder, decoders), self.model_optimiser
             ((encoder, decoders), model_opt), log = fit(
@@ -284,7 +280,7 @@ class PPO:
             encoder_start=encoder_start,
             critic_start=start_of(state.critic_memory),
         )
-        known = map_rows(partial(self.look_back, state.params), seen, LOOK_BACK_ROWS)
+        known = map_rows(partial(self.look_back, state.params), seen, self.pieces.look_back)
         values, next_values = known.values, known.next_values
 
         stats = state.reward_stats.update(tr.reward, self.devices)

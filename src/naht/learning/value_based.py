@@ -28,6 +28,7 @@ from naht.learning.minibatches import Metrics, Minibatches, chunked_gradient
 from naht.learning.normalisation import RunningStats, masked_sum
 from naht.learning.optimisation import anneal, as_vector, clipped_adam
 from naht.learning.returns import td_lambda
+from naht.pieces import CACHE, Pieces, at_most
 from naht.rollout import Trajectory
 
 Mixing = Literal["none", "sum", "monotonic"]
@@ -84,8 +85,6 @@ class ValueConfig:
     """Width of the monotonic mixing network."""
     mixing_hidden: Width = 64
     """Width of the networks that give its weights."""
-    chunk: Count = 8
-    """Sequences whose gradient is computed at once: small enough for the processor's cache. Changes speed only."""
 
     def __post_init__(self) -> None:
         require(
@@ -161,6 +160,7 @@ class ValueBased:
     spec: EnvSpec
     config: ValueConfig
     devices: int = 1
+    pieces: Pieces = CACHE
 
     def __post_init__(self) -> None:
         check_devices(self.devices, capacity=self.config.capacity, batch=self.config.batch)
@@ -302,7 +302,7 @@ class ValueBased:
     ) -> tuple[ValueState, Metrics]:
         """One optimiser step per row of `rows` [U, batch]."""
         c = self.config
-        chunk = min(c.chunk, rows.shape[1])
+        chunk = at_most(self.pieces.sequences, rows.shape[1])
         chunks = ceil(rows.shape[1] / chunk)
         rows = jnp.pad(rows, ((0, 0), (0, chunks * chunk - rows.shape[1])), constant_values=c.capacity)
         deal = Minibatches(rows.reshape(-1, chunks, chunk), jnp.full(rows.shape[0], chunks))

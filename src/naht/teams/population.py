@@ -90,6 +90,7 @@ class Roster:
         seating: tuple[Seating, ...],
         percept: Percept,
         key: Array,
+        at_once: bool = False,
     ) -> tuple[Array, tuple[PyTree, ...], Array]:
         """Everybody acts in their own seats. Returns (actions [...], memory, log-probabilities [...]).
 
@@ -101,58 +102,119 @@ class Roster:
         new_memory = []
         keys = jax.random.split(key, len(self.groups)) if len(self.groups) > 1 else key[None]
         for (policy, greedy, _), p, m, where, k in zip(self.groups, params, memory, seating, keys, strict=False):
-            action, m, log_prob = _act_in_blocks(partial(policy.act, greedy=greedy), p, m, where, percept, k)
+            serve = _all_blocks if at_once and not getattr(policy, "on_host", False) else _block_after_block
+            action, m, log_prob = _act_in_blocks(partial(policy.act, greedy=greedy), p, m, where, percept, k, serve)
             actions, log_probs = actions + action, log_probs + log_prob
             new_memory.append(m)
         return actions, tuple(new_memory), log_probs
 
 
-def _act_in_blocks(
-    act: Callable[..., Any], params: PyTree, memory: PyTree, where: Seating, percept: Percept, key: Array
-) -> tuple[Array, PyTree, Array]:
-    """Member after member, block after block of its seats.
+class Line(NamedTuple):
+    """Seats in seating order, [S + block, ...]; the padding lets the last block be a full one."""
 
-    Loops run only as often as there are seats: populations may be large, and teams drawn in any way, at no cost.
-    """
-    batch, seats, size = percept.slot.shape, percept.slot.size, where.start.shape[0] - 1
+    percept: Percept
+    memory: PyTree
+
+
+Answers = tuple[Array, PyTree, Array]
+"""Actions, memory, log-probabilities: leaves [S + block, ...]."""
+
+
+def _act_in_blocks(
+    act: Callable[..., Any],
+    params: PyTree,
+    memory: PyTree,
+    where: Seating,
+    percept: Percept,
+    key: Array,
+    serve: Callable[..., Answers],
+) -> tuple[Array, PyTree, Array]:
+    """Members act in blocks of their seats. Each block has its own random key, so it does not matter when."""
+    batch, seats = percept.slot.shape, percept.slot.size
     block = min(BLOCK, seats)
 
     def line_up(leaf: Array) -> Array:
-        """[..., X] -> [S + block, X] in seating order; the padding lets the last block be a full one."""
         rows = leaf.reshape(seats, *leaf.shape[len(batch) :])[where.order]
         return jnp.pad(rows, [(0, block)] + [(0, 0)] * (rows.ndim - 1))
 
     def back(rows: Array) -> Array:
         return rows[where.place].reshape(*batch, *rows.shape[1:])
 
-    seen, before = jax.tree.map(line_up, (percept, memory))
+    line = Line(*jax.tree.map(line_up, (percept, memory)))
 
-    def serve(k: int | Array, answers: PyTree) -> PyTree:
-        own = jax.tree.map(lambda leaf: leaf[k], params)
-        first, last = where.start[k], where.start[k + 1]
+    def act_at(member: PyTree, rows: Line, at: Array, end: Array) -> tuple[Answers, Array]:
+        """One block: `rows` of the line, from place `at`. Returns its answers and which of them count."""
+        mine = at + jnp.arange(block) < end
+        # To a row that only fills up the block nothing is allowed: teammates in Python are not called for it.
+        view = rows.percept._replace(avail=rows.percept.avail & mine[:, None])
+        return act(member, rows.memory, view, jax.random.fold_in(key, at)), mine
 
-        def serve_block(j: Array, answers: PyTree) -> PyTree:
-            at = first + j * block
-            rows = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, block), (before, seen, answers))
-            old_memory, view, old = rows
-            mine = at + jnp.arange(block) < last
-            # To a row that only fills up the block nothing is allowed: teammates in Python are not called for it.
-            view = view._replace(avail=view.avail & mine[:, None])
-            action, new_memory, log_prob = act(own, old_memory, view, jax.random.fold_in(key, at))
+    nothing = (jnp.zeros(seats + block, jnp.int32), line.memory, jnp.zeros(seats + block))
+    action, memory, log_prob = jax.tree.map(back, serve(act_at, params, line, nothing, where.start, block))
+    return action, memory, log_prob
+
+
+def _kept(mine: Array, new: Array, old: Array) -> Array:
+    return jnp.where(mine.reshape(*mine.shape, *[1] * (new.ndim - mine.ndim)), new.astype(old.dtype), old)
+
+
+def _block_after_block(
+    act_at: Callable[..., Any], params: PyTree, line: Line, answers: Answers, start: Array, block: int
+) -> Answers:
+    """Member after member, block after block.
+
+    Loops run only as often as there are seats: populations may be large, and teams drawn in any way, at no cost.
+    """
+    size = start.shape[0] - 1
+
+    def serve(k: int | Array, answers: Answers) -> Answers:
+        member = jax.tree.map(lambda leaf: leaf[k], params)
+
+        def serve_block(j: Array, answers: Answers) -> Answers:
+            at = start[k] + j * block
+            rows, old = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, block), (line, answers))
+            new, mine = act_at(member, rows, at, start[k + 1])
 
             def write(leaf: Array, new: Array, old: Array) -> Array:
-                new = jnp.where(mine.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-                return jax.lax.dynamic_update_slice_in_dim(leaf, new.astype(leaf.dtype), at, 0)
+                return jax.lax.dynamic_update_slice_in_dim(leaf, _kept(mine, new, old), at, 0)
 
-            return jax.tree.map(write, answers, (action, new_memory, log_prob), old)
+            return jax.tree.map(write, answers, new, old)
 
-        return jax.lax.fori_loop(0, (last - first + block - 1) // block, serve_block, answers)
+        return jax.lax.fori_loop(0, (start[k + 1] - start[k] + block - 1) // block, serve_block, answers)
 
-    nothing = (jnp.zeros(seats + block, jnp.int32), before, jnp.zeros(seats + block))
     # One member needs no loop, and its parameters no copy.
-    answers = serve(0, nothing) if size == 1 else jax.lax.fori_loop(0, size, serve, nothing)
-    action, memory, log_prob = jax.tree.map(back, answers)
-    return action, memory, log_prob
+    return serve(0, answers) if size == 1 else jax.lax.fori_loop(0, size, serve, answers)
+
+
+def _all_blocks(
+    act_at: Callable[..., Any], params: PyTree, line: Line, answers: Answers, start: Array, block: int
+) -> Answers:
+    """The same blocks, all at once: as many as there could be, however seats are shared out among members."""
+    size, seats = start.shape[0] - 1, line.percept.slot.shape[0] - block
+    blocks = -(-seats // block) + size - 1
+    counts = (start[1:] - start[:-1] + block - 1) // block  # [K] blocks of each member
+    ends = jnp.cumsum(counts)
+    who = jnp.minimum((jnp.arange(blocks)[:, None] >= ends).sum(-1), size - 1)  # [blocks], whose each block is
+    at = start[who] + (jnp.arange(blocks) - (ends - counts)[who]) * block
+    at = jnp.where(jnp.arange(blocks) < ends[-1], at, seats)  # blocks that nobody needs lie beyond the line
+    places = at[:, None] + jnp.arange(block)
+    rows = jax.tree.map(lambda leaf: leaf.at[places].get(mode="fill", fill_value=0), line)
+    members = jax.tree.map(lambda leaf: leaf[0] if size == 1 else leaf[who], params)
+    end = jnp.where(at < seats, start[who + 1], 0)
+    new, _ = jax.vmap(act_at, in_axes=(None if size == 1 else 0, 0, 0, 0))(members, rows, at, end)
+
+    # Where each place of the line finds its answer.
+    place = jnp.arange(seats + block)
+    owner = jnp.minimum((place[:, None] >= start[1:]).sum(-1), size - 1)
+    inside = place - start[owner]
+    found = ((ends - counts)[owner] + inside // block) * block + inside % block
+    taken = place < start[-1]
+
+    def collect(new: Array, old: Array) -> Array:
+        flat = new.reshape(blocks * block, *new.shape[2:])
+        return _kept(taken, flat[jnp.where(taken, found, 0)], old)
+
+    return jax.tree.map(collect, new, answers)
 
 
 def load_members(names: Sequence[str], spec: EnvSpec, *, found_in: str | None = None) -> list[Member]:

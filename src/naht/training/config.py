@@ -16,6 +16,7 @@ from naht.errors import unknown
 from naht.learning.learner import AlgorithmConfig
 from naht.learning.ppo import PPOConfig
 from naht.learning.value_based import Mixing, ValueConfig
+from naht.pieces import Pieces
 from naht.teams.sampler import NumControlled, Slots
 
 Preset = Literal["tuned", "paper", "released"]
@@ -70,6 +71,8 @@ class RunConfig(Generic[TaskT]):
     devices: Count | None = None
     """Cores or accelerators that share every batch; None: as many as there are. Part of the result: another number
     draws other random numbers."""
+    pieces: Pieces = Pieces()
+    """How much is computed at once."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,6 @@ _BIT_GAME = PPOConfig(
     model_epochs=4,
     model_minibatches=2,
     model=ModelConfig(hidden=16, embedding=16),
-    chunk=8,
 )
 _BIT_GAME_VALUE = ValueConfig(num_envs=16, capacity=4000)
 _BIT_GAME_RUN = Settings(_BIT_GAME, _BIT_GAME_VALUE, steps=100_000, test_every=5_000, test_episodes=128, devices=1)
@@ -207,7 +209,6 @@ def _smac(batch_steps: int, steps: int) -> dict[str, Settings]:
             rollout_steps=batch_steps,
             standardise_rewards="std",
             bootstrap_time_limit=False,
-            chunk=12,  # a device's share of a minibatch has few rows that count
         ),
         replace(_TUNED_VALUE, rollout_steps=batch_steps, standardise_rewards="std"),
         steps=steps,

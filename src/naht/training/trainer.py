@@ -17,6 +17,7 @@ from naht.envs.base import Array, Environment, PyTree, world_of
 from naht.errors import require
 from naht.evaluation.play import Episodes, check_ended, play_episodes
 from naht.learning.learner import Learner, make_learner
+from naht.pieces import Together, decided
 from naht.rollout import Arena, ArenaState
 from naht.teams.population import Population, Roster, load_members
 from naht.teams.sampler import Sampler, check_sampler, team_sampler
@@ -46,12 +47,13 @@ class Trainer:
     """Not part of what is compiled: runs of another length share the code."""
     test_episodes: int
     devices: int = 1
+    members: Together = "in-turn"
 
     def arena(self, *, test: bool) -> Arena:
         """Where one device plays. Tests are greedy, training samples; the teams are the same."""
         ours = Roster(("controlled",), (self.learner.policy,), (test,))
         size = (self.test_episodes if test else self.learner.num_envs) // self.devices
-        return Arena(self.env, self.sampler, ours, self.uncontrolled, size)
+        return Arena(self.env, self.sampler, ours, self.uncontrolled, size, self.members)
 
     @property
     def layout(self) -> PyTree:
@@ -160,16 +162,18 @@ def make_trainer(config: RunConfig, *, found_in: str | None = None) -> tuple[Tra
     config = settled(config)
     assert config.devices is not None
     check_devices(config.devices, num_envs=config.algorithm.num_envs, test_episodes=config.test_episodes)
-    learner = make_learner(env.spec, config.algorithm, config.devices)
+    learner = make_learner(env.spec, config.algorithm, config.devices, config.pieces)
     per_update = learner.num_envs * learner.rollout_steps
     num_updates = max(1, round(config.steps / per_update))
     roster = uncontrolled.roster
-    trainer = Trainer(env, learner, sampler, roster, num_updates, config.test_episodes, config.devices)
+    together = config.pieces.members
+    trainer = Trainer(env, learner, sampler, roster, num_updates, config.test_episodes, config.devices, together)
     return trainer, uncontrolled
 
 
 def settled(config: RunConfig) -> RunConfig:
-    """With the number of devices decided: as many as there are and can share the work evenly."""
+    """With the hardware's part decided: as many devices as there are and can share the work evenly, in such pieces."""
+    config = replace(config, pieces=decided(config.pieces))
     if config.devices is not None:
         return config
     common = math.gcd(config.algorithm.num_envs, config.test_episodes)
