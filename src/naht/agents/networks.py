@@ -37,10 +37,10 @@ def _gru_forward(x: Array, h0: Array, first: Array, w: Array, b: Array) -> tuple
         return new, (new, h, reset, keep, candidate, recurrent)
 
     if x.shape[0] == 1:  # acting: no loop, and less to trace
-        _, steps = step(h0, (x[0], first[0]))
-        hs, before, reset, keep, candidate, recurrent = (leaf[None] for leaf in steps)
+        steps = tuple(leaf[None] for leaf in step(h0, (x[0], first[0]))[1])
     else:
-        _, (hs, before, reset, keep, candidate, recurrent) = jax.lax.scan(step, h0, (x, first))
+        _, steps = jax.lax.scan(step, h0, (x, first))
+    hs, before, reset, keep, candidate, recurrent = steps
     return hs, (first, w, b, before, reset, keep, candidate, recurrent)
 
 
