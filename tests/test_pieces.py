@@ -13,7 +13,7 @@ from naht.agents.networks import NetworkConfig
 from naht.agents.policy import Percept
 from naht.agents.recurrent import RecurrentPolicy
 from naht.agents.scripted import Bernoulli
-from naht.pieces import CACHE, WHOLE, Pieces, decided
+from naht.pieces import CACHE, WHOLE, Pieces, decided, explained
 from naht.teams.population import BLOCK
 from naht.training.config import run_config
 from naht.training.trainer import make_trainer, settled
@@ -25,6 +25,9 @@ def test_the_hardware_decides_what_nobody_else_has():
     assert decided(Pieces(), "cuda") == decided(Pieces(), "tpu") == WHOLE
     assert decided(Pieces(rows=7, members="in-turn"), "cuda") == replace(WHOLE, rows=7, members="in-turn")
     assert settled(small()).pieces == CACHE
+    assert "12 rows" in explained("cpu")
+    assert "cache" in explained("cpu")
+    assert "gradients of all rows" in explained("cuda")
 
 
 def strangers():

@@ -23,6 +23,7 @@ from rich.text import Text
 from naht.cache import CacheSurvey, survey
 from naht.devices import SPLIT, place, spread
 from naht.envs.conformance import random_actions
+from naht.pieces import explained
 from naht.runtime import OURS, usable_cores
 from naht.terminal import terminal
 from naht.training.config import RunConfig, run_config
@@ -372,6 +373,8 @@ def facts_table(facts: Facts) -> Table:
         row("memory", f"{_size(facts.memory[0])}, {_size(facts.memory[1])} available")
     row("platform", facts.backend)
     row("devices", ", ".join(facts.devices) or "none")
+    if facts.devices:
+        row("at once", explained(facts.backend))
     for name in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES"):
         row(name, f"{facts.variables.get(name, '')} ({facts.chosen_by(name)})".strip())
     cache = facts.cache

@@ -48,3 +48,11 @@ def decided(pieces: Pieces, platform: str | None = None) -> Pieces:
 def at_most(size: AtOnce, everything: int) -> int:
     """A decided size as a number, of so many that there are."""
     return everything if isinstance(size, str) else min(size, everything)
+
+
+def explained(platform: str) -> str:
+    """What is decided for a platform, and why."""
+    p = decided(Pieces(), platform)
+    sizes = f"gradients of {p.rows} rows (or {p.sequences} sequences), {p.look_back} histories, members {p.members}"
+    why = "pieces that fit a processor's cache" if p == CACHE else "an accelerator wants large operations"
+    return f"{sizes}: {why}"
