@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -34,6 +35,11 @@ def check_devices(devices: int, **batches: int) -> None:
     )
     for name, size in batches.items():
         require(size % devices == 0, f"{name} is {size}: {devices} devices can't share it evenly")
+
+
+def zeros(*shape: int, dtype: Any = np.float32) -> jax.Array:
+    """Zeros made by NumPy. JAX would compile a program for every shape, which is most of a run's first second."""
+    return jnp.asarray(np.zeros(shape, dtype))
 
 
 def _mesh(devices: int) -> Mesh:

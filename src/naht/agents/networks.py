@@ -247,6 +247,11 @@ class RecurrentNetwork(nn.Module):
         return dense(self.outputs, self.output_scale)(y), hidden
 
 
+def input_size(network: NetworkConfig, spec: EnvSpec) -> int:
+    """The width of `agent_inputs`."""
+    return spec.obs_size + (spec.num_actions + spec.num_agents if network.history else 0)
+
+
 def agent_inputs(network: NetworkConfig, spec: EnvSpec, obs: Array, last_action: Array, slot: Array) -> Array:
     """What every network of an agent reads: its observation, last action and seat. [..., O], [...], [...] -> [..., I].
 

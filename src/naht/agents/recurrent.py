@@ -8,10 +8,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from naht.agents.networks import NetworkConfig, RecurrentNetwork, agent_inputs, init_params
+from naht.agents.networks import NetworkConfig, RecurrentNetwork, agent_inputs, init_params, input_size
 from naht.agents.policy import Percept, choose, masked_log_probs
 from naht.agents.teammate_model import Encoder, ModelConfig, TeammateDecoders, teammates_of
 from naht.config import setting
+from naht.devices import zeros
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
 
@@ -52,17 +53,22 @@ class RecurrentPolicy:
     def encoder_size(self) -> int:
         return self.model.hidden if self.model else 0
 
+    @property
+    def input_size(self) -> int:
+        """The width of `inputs`."""
+        return input_size(self.network, self.spec)
+
     def inputs(self, obs: Array, last_action: Array, slot: Array) -> Array:
         """What the networks read: [..., O], [...], [...] -> [..., I]."""
         return agent_inputs(self.network, self.spec, obs, last_action, slot)
 
     def init(self, key: Array) -> RecurrentParams:
         k_actor, k_encoder = jax.random.split(key)
-        x = self.inputs(jnp.zeros((1, 1, self.spec.obs_size)), *2 * [jnp.zeros((1, 1), jnp.int32)])
-        first, memory = jnp.zeros((1, 1), bool), self.initial_memory((1,))
-        encoder = init_params(self.encoder, k_encoder, x, memory.encoder, first) if self.model else {}
-        x = jnp.concatenate([x, jnp.zeros((1, 1, self.embedding_size))], axis=-1)
-        return RecurrentParams(init_params(self.actor, k_actor, x, memory.actor, first), encoder)
+        x, first = zeros(1, 1, self.input_size), zeros(1, 1, dtype=bool)
+        encoder = init_params(self.encoder, k_encoder, x, zeros(1, self.encoder_size), first) if self.model else {}
+        x = zeros(1, 1, self.input_size + self.embedding_size)
+        actor = init_params(self.actor, k_actor, x, zeros(1, self.network.hidden), first)
+        return RecurrentParams(actor, encoder)
 
     def initial_memory(self, batch: tuple[int, ...]) -> RecurrentMemory:
         return RecurrentMemory(jnp.zeros((*batch, self.network.hidden)), jnp.zeros((*batch, self.encoder_size)))

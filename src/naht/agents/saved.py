@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -148,12 +149,18 @@ def load_agent(path: str | Path) -> Agent:
     require(hasattr(policy, "act"), f"{path}: its policy is a {type(policy).__name__}, which can't act")
     require(isinstance(spec, EnvSpec), f"{path}: its spec is a {type(spec).__name__}")
     require(getattr(policy, "spec", spec) == spec, f"{path}: its policy is for another task than its spec")
-    template = jax.eval_shape(policy.init, jax.random.key(0))
+    template = _template(policy)
     stored = {tuple(name.split("/")[1:]): arrays.pop(name) for name in list(arrays) if name.startswith(f"{DECODERS}/")}
     params = tree_like(template, arrays, str(path))
     # As they were stored: a network for them is built only when somebody asks what the agent believes.
     decoders = unflatten_dict({name: np.asarray(a, np.float32) for name, a in stored.items()})
     return Agent(header["name"], policy, params, spec, header["card"], decoders)
+
+
+@lru_cache(maxsize=256)
+def _template(policy: Policy) -> PyTree:
+    """The shapes of a policy's parameters. A population has many of one architecture."""
+    return jax.eval_shape(policy.init, jax.random.key(0))
 
 
 CARD: dict[str, type | tuple[type, ...]] = {

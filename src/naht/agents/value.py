@@ -8,9 +8,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from naht.agents.networks import NetworkConfig, RecurrentNetwork, agent_inputs, init_params
+from naht.agents.networks import NetworkConfig, RecurrentNetwork, agent_inputs, init_params, input_size
 from naht.agents.policy import MASKED, Percept, choose
 from naht.config import setting
+from naht.devices import zeros
 from naht.envs.base import Array, EnvSpec, PyTree
 
 
@@ -37,10 +38,8 @@ class ValuePolicy:
         return agent_inputs(self.network, self.spec, obs, last_action, slot)
 
     def init(self, key: Array) -> ValueParams:
-        nobody = jnp.zeros((1, 1), jnp.int32)
-        x = self.inputs(jnp.zeros((1, 1, self.spec.obs_size)), nobody, nobody)
-        params = init_params(self.critic, key, x, self.initial_memory((1,)), jnp.zeros((1, 1), bool))
-        return ValueParams(params, jnp.zeros(()))
+        x, memory = zeros(1, 1, input_size(self.network, self.spec)), zeros(1, self.network.hidden)
+        return ValueParams(init_params(self.critic, key, x, memory, zeros(1, 1, dtype=bool)), zeros())
 
     def initial_memory(self, batch: tuple[int, ...]) -> Array:
         return jnp.zeros((*batch, self.network.hidden))

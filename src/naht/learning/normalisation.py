@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
-from naht.devices import total
+from naht.devices import total, zeros
 from naht.envs.base import Array
 
 
@@ -19,7 +20,7 @@ class RunningStats(NamedTuple):
 
     @classmethod
     def start(cls) -> RunningStats:
-        return cls(jnp.zeros(()), jnp.zeros(()), jnp.ones(()))
+        return cls(zeros(), zeros(), jnp.asarray(np.float32(1.0)))
 
     def update(self, x: Array, devices: int = 1) -> RunningStats:
         """Take in a batch of any shape."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
+from naht.devices import zeros
 from naht.envs.base import Array, PyTree
 from naht.learning.minibatches import Loss, Metrics, Minibatches, chunked_gradient
 
@@ -15,6 +17,13 @@ from naht.learning.minibatches import Loss, Metrics, Minibatches, chunked_gradie
 def clipped_adam(max_norm: float) -> optax.GradientTransformation:
     """Adam on gradients of bounded norm."""
     return optax.chain(optax.clip_by_global_norm(max_norm), optax.scale_by_adam(eps=1e-5))
+
+
+def start(optimiser: optax.GradientTransformation, params: PyTree) -> PyTree:
+    """The state of an optimiser of these parameters as one vector: all zeros. Nothing is compiled for it."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    shapes = jax.eval_shape(lambda: optimiser.init(jnp.zeros(size)))
+    return jax.tree.map(lambda leaf: zeros(*leaf.shape, dtype=leaf.dtype), shapes)
 
 
 def as_vector(params: PyTree) -> Array:

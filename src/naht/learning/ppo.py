@@ -14,6 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from naht.agents.networks import NetworkConfig, RecurrentNetwork, init_params
@@ -21,12 +22,12 @@ from naht.agents.policy import masked_log_probs, pick
 from naht.agents.recurrent import RecurrentParams, RecurrentPolicy
 from naht.agents.teammate_model import ModelConfig, TeammateDecoders, teammates_of
 from naht.config import MOST_ENVS, Count, NotNegative, Positive, Range, Share, setting
-from naht.devices import SHARED, SPLIT, own_key
+from naht.devices import SHARED, SPLIT, own_key, zeros
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
 from naht.learning.minibatches import Metrics, draw_minibatches, map_rows
 from naht.learning.normalisation import RunningStats, masked_mean, masked_standardise, masked_sum
-from naht.learning.optimisation import anneal, as_vector, clipped_adam, fit
+from naht.learning.optimisation import anneal, clipped_adam, fit, start
 from naht.learning.returns import td_lambda
 from naht.learning.rows import AgentRows, Batch, Histories, LookBack, Modelled, Pairs, Teammates, before, concat, unroll
 from naht.pieces import CACHE, Pieces
@@ -172,21 +173,19 @@ class PPO:
     def init(self, key: Array) -> PPOState:
         k_policy, k_critic, k_decoders = jax.random.split(key, 3)
         policy = self.policy.init(k_policy)
-        memory = jnp.zeros((self.num_envs, self.spec.num_agents, self.config.network.hidden))
-        no_action = jnp.zeros((1, 1), jnp.int32)
-        x = self.policy.inputs(jnp.zeros((1, 1, self.spec.obs_size)), no_action, no_action)
-        x = jnp.concatenate([x, jnp.zeros((1, 1, self.policy.embedding_size + self.state_size))], axis=-1)
-        critic = init_params(self.critic, k_critic, x, memory[0, :1], jnp.zeros((1, 1), bool))
-        embedding = jnp.zeros((1, self.policy.embedding_size))
-        decoders = init_params(self.decoders, k_decoders, embedding, no_action[0]) if self.config.modelling else {}
+        seats, hidden = (self.num_envs, self.spec.num_agents), self.config.network.hidden
+        x = zeros(1, 1, self.policy.input_size + self.policy.embedding_size + self.state_size)
+        critic = init_params(self.critic, k_critic, x, zeros(1, hidden), zeros(1, 1, dtype=bool))
+        embedding, seat = zeros(1, self.policy.embedding_size), zeros(1, 1, dtype=np.int32)
+        decoders = init_params(self.decoders, k_decoders, embedding, seat) if self.config.modelling else {}
         return PPOState(
             params=PPOParams(policy, critic, decoders),
-            actor_opt=self.optimiser.init(as_vector(policy.actor)),
-            critic_opt=self.optimiser.init(as_vector(critic)),
-            model_opt=self.model_optimiser.init(as_vector((policy.encoder, decoders))) if self.config.modelling else (),
+            actor_opt=start(self.optimiser, policy.actor),
+            critic_opt=start(self.optimiser, critic),
+            model_opt=start(self.model_optimiser, (policy.encoder, decoders)) if self.config.modelling else (),
             reward_stats=RunningStats.start(),
-            critic_memory=memory,
-            encoder_memory=jnp.zeros((self.num_envs, self.spec.num_agents, self.policy.encoder_size)),
+            critic_memory=zeros(*seats, hidden),
+            encoder_memory=zeros(*seats, self.policy.encoder_size),
         )
 
     @property

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import linen as nn
 from jax.flatten_util import ravel_pytree
@@ -21,12 +22,12 @@ from naht.agents.networks import NetworkConfig, dense, init_params
 from naht.agents.policy import pick
 from naht.agents.value import ValueParams, ValuePolicy, best_action
 from naht.config import MOST_ENVS, Count, NotNegative, Positive, Range, Share, Width, setting
-from naht.devices import SHARED, check_devices, own_key
+from naht.devices import SHARED, check_devices, own_key, zeros
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
 from naht.learning.minibatches import Metrics, Minibatches, chunked_gradient
 from naht.learning.normalisation import RunningStats, masked_sum
-from naht.learning.optimisation import anneal, as_vector, clipped_adam
+from naht.learning.optimisation import anneal, as_vector, clipped_adam, start
 from naht.learning.returns import td_lambda
 from naht.pieces import CACHE, Pieces, at_most
 from naht.rollout import Trajectory
@@ -202,10 +203,9 @@ class ValueBased:
         m, c = self.spec.num_agents, self.config
         mixer = {}
         if c.mixing == "monotonic":
-            mixer = init_params(self.mixer, k_mixer, jnp.zeros((1, m)), jnp.zeros((1, self.state_size)))
+            mixer = init_params(self.mixer, k_mixer, zeros(1, m), zeros(1, self.state_size))
         params = TeamParams(self.policy.init(k_network).network, mixer)
-        nothing = jnp.zeros((), jnp.int32)
-        opt = self.optimiser.init(as_vector(params))
+        nothing, opt = zeros(dtype=np.int32), start(self.optimiser, params)
         return ValueState(params, params, opt, RunningStats.start(), collected=nothing, updates=nothing)
 
     def init_experience(self) -> Sequences:
@@ -213,16 +213,16 @@ class ValueBased:
         spec, k, t = self.spec, self.config.capacity, self.rollout_steps
         m = spec.num_agents
         return Sequences(
-            obs=jnp.zeros((k, t + 1, m, spec.obs_size)),
-            avail=jnp.zeros((k, t + 1, m, spec.num_actions), bool),
-            last_action=jnp.zeros((k, t + 1, m), jnp.int8),
-            first=jnp.zeros((k, t + 1), bool),
-            controlled=jnp.zeros((k, t + 1, m), bool),
-            global_state=jnp.zeros((k, t + 1, self.state_size)),
-            action=jnp.zeros((k, t, m), jnp.int8),
-            reward=jnp.zeros((k, t)),
-            ends=jnp.zeros((k, t), bool),
-            known=jnp.zeros((k, t), bool),
+            obs=zeros(k, t + 1, m, spec.obs_size),
+            avail=zeros(k, t + 1, m, spec.num_actions, dtype=bool),
+            last_action=zeros(k, t + 1, m, dtype=np.int8),
+            first=zeros(k, t + 1, dtype=bool),
+            controlled=zeros(k, t + 1, m, dtype=bool),
+            global_state=zeros(k, t + 1, self.state_size),
+            action=zeros(k, t, m, dtype=np.int8),
+            reward=zeros(k, t),
+            ends=zeros(k, t, dtype=bool),
+            known=zeros(k, t, dtype=bool),
             memory=self.policy.initial_memory((k, m)),
         )
 

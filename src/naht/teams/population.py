@@ -297,4 +297,11 @@ class Population:
         """Per group of the roster, the members' parameters stacked on a leading axis."""
         groups = [[self.members[i].params for i in indices] for _, _, indices in self.roster.groups]
         with jax.ensure_compile_time_eval():  # kept for later, so nothing of a trace that asks first may be in it
-            return tuple(jax.tree.map(lambda *leaves: jnp.stack(leaves), *group) for group in groups)
+            return tuple(jax.tree.map(_stack, *group) for group in groups)
+
+
+def _stack(*leaves: Array) -> Array:
+    """By NumPy where that can be: JAX would compile a program for each shape."""
+    if any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves):
+        return jnp.stack(leaves)
+    return jnp.asarray(np.stack(leaves))

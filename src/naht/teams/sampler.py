@@ -193,14 +193,17 @@ def check_sampler(sampler: Sampler, env: Environment, members: tuple[int, int] |
     """
     m = env.spec.num_agents
     require(sampler.num_agents == m, f"the sampler makes teams of {sampler.num_agents}, '{env.spec.name}' needs {m}")
-    state, _ = jax.jit(env.reset)(jax.random.key(0))
-    if isinstance(sampler, TeamSampler):
+    if isinstance(sampler, TeamSampler):  # draws what its sizes say, if its functions do what they should
         sides = {"N": (sampler.phi, m + 1)}
         sides |= {s: (g.probabilities, g.size) for s in ("controlled", "uncontrolled") for g in [getattr(sampler, s)]}
-        for name, (probabilities, size) in sides.items():
-            if callable(probabilities):
-                values = tuple(np.asarray(probabilities(state), float).tolist())
-                _check_probabilities(f"{name} (from its function of the initial state)", values, size)
+        functions = {name: (f, size) for name, (f, size) in sides.items() if callable(f)}
+        if functions:
+            state, _ = jax.jit(env.reset)(jax.random.key(0))
+        for name, (function, size) in functions.items():
+            values = tuple(np.asarray(function(state), float).tolist())
+            _check_probabilities(f"{name} (from its function of the initial state)", values, size)
+        return
+    state, _ = jax.jit(env.reset)(jax.random.key(0))
     team = sampler.sample(jax.random.key(0), state)
     require(isinstance(team, Team), f"the sampler drew {team!r}, not a naht.Team"[:200])
     for name, kind, drawn in (("controlled", "bool", team.controlled), ("member", "int", team.member)):
@@ -209,8 +212,8 @@ def check_sampler(sampler: Sampler, env: Environment, members: tuple[int, int] |
         require(drawn.shape == (m,), f"'{name}' of a sampled team has shape {drawn.shape}, expected {(m,)}")
         is_kind = jnp.issubdtype(drawn.dtype, jnp.bool_ if kind == "bool" else jnp.integer)
         require(is_kind, f"'{name}' of a sampled team is of type {drawn.dtype}, expected {kind}")
-    if members is None or isinstance(sampler, TeamSampler):
-        return  # ours draws what its sizes say
+    if members is None:
+        return
     teams = jax.device_get(jax.vmap(lambda key: sampler.sample(key, state))(jax.random.split(jax.random.key(0), draws)))
     for side, size, seats in (("C", members[0], teams.controlled), ("U", members[1], ~teams.controlled)):
         wrong = teams.member[seats & ((teams.member < 0) | (teams.member >= size))]

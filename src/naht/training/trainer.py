@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.devices import SHARED, SPLIT, check_devices, own_key, place, spread, total
+from naht.devices import SHARED, SPLIT, check_devices, own_key, place, spread, total, zeros
 from naht.envs.base import Array, Environment, PyTree, world_of
 from naht.errors import require
 from naht.evaluation.play import Episodes, check_ended, play_episodes
@@ -78,7 +78,7 @@ class Trainer:
     def init(self, key: Array) -> TrainState:
         """The state at the start of a run."""
         k_learner, k_arena, key = jax.random.split(key, 3)
-        update, best = jnp.zeros((), jnp.int32), jnp.full((), -jnp.inf, jnp.float32)
+        update, best = zeros(dtype=np.int32), jnp.asarray(np.float32(-np.inf))
         learner, experience = self.learner.init(k_learner), self.learner.init_experience()
         return self.place(TrainState(update, key, learner, experience, self._reset(k_arena), best))
 
