@@ -28,20 +28,19 @@ from naht.training.folder import read_config, read_metrics  # noqa: E402
 from naht.training.parallel import Job, run_all  # noqa: E402
 from naht.training.progress import Display  # noqa: E402
 
-TASKS = {"mpe-pp": 2_000_000, "5v6": 1_000_000, "10v11": 1_000_000}
+TASKS = {"mpe-pp": 2_000_000, "5v6": 500_000, "10v11": 500_000}
 """Steps of each run."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "all": {"decoded_teammates": "all"},
     "2": {"decoded_teammates": 2},
     "1": {"decoded_teammates": 1},
     "1, one pass": {"decoded_teammates": 1, "model_epochs": 1},
-    "2, one pass": {"decoded_teammates": 2, "model_epochs": 1},
 }
 
 
 def configured(task: str, changes: dict[str, Any], seed: int) -> RunConfig:
     config = run_config(task, "poam", seed=seed)
-    return replace(config, algorithm=replace(config.algorithm, **changes), steps=TASKS[task], devices=1)
+    return replace(config, algorithm=replace(config.algorithm, **changes), steps=TASKS[task], test_every=64_000, devices=1)
 
 
 def jobs(out: Path, tasks: list[str], settings: list[str], seeds: int) -> dict[tuple[str, str, int], Job]:
