@@ -44,6 +44,7 @@ from naht.envs.predator_prey import PredatorPrey  # noqa: E402
 from naht.envs.prey import Prey  # noqa: E402
 from naht.learning.learner import Learner, make_learner  # noqa: E402
 from naht.learning.ppo import PPO  # noqa: E402
+from naht.pieces import decided  # noqa: E402
 from naht.training.config import Preset  # noqa: E402
 from naht.training.trainer import Trainer  # noqa: E402
 
@@ -85,7 +86,8 @@ def multiplications(learner: Learner) -> dict[str, float]:
 
     actor, critic = network(x + e, spec.num_actions), network(x + e + learner.state_size, 1)
     encoder = x * 3 * g + 3 * g * g + g * g + g * e
-    decoders = 2 * e * g + (m - 1) * (2 * g * g + g * (spec.obs_size + spec.num_actions)) if c.modelling else 0
+    decoded = learner.decoded_teammates if c.modelling else 0
+    decoders = 2 * e * g + decoded * (2 * g * g + g * (spec.obs_size + spec.num_actions)) if c.modelling else 0
     ours = theirs = m / 2
     forward = {
         "rollout": ours * (actor + encoder) + theirs * network(x, spec.num_actions),
@@ -108,14 +110,14 @@ class Job:
         env, spec = self.config.task, self.config.task.spec
         policy = RecurrentPolicy(spec)
         crowd = Population([Member(f"team{i}", policy, policy.init(jax.random.key(i))) for i in range(self.teams)])
-        learner = self.learner
         sampler = team_sampler(spec.num_agents, self.teams, self.config.teams.num_controlled)
-        trainer = Trainer(env, learner, sampler, crowd.roster, 1000, 512, self.devices)
+        together = decided(self.config.pieces).members
+        trainer = Trainer(env, self.learner, sampler, crowd.roster, 1000, 512, self.devices, together)
         return trainer, place(crowd.params, self.devices, SHARED)
 
     @property
     def learner(self) -> Learner:
-        return make_learner(self.config.task.spec, self.config.algorithm, self.devices)
+        return make_learner(self.config.task.spec, self.config.algorithm, self.devices, decided(self.config.pieces))
 
     @property
     def steps(self) -> int:
@@ -201,8 +203,10 @@ def environment_alone(env: Environment, devices: int, num_envs: int = 4096) -> f
     return num_envs * spec.horizon / seconds(lambda: run(key), 10)
 
 
-def predator_prey(algorithm: str = "poam", num_agents: int = 3, num_envs: int = 256) -> RunConfig:
-    """The paper's sizes. A world of another size than the shipped prey's gets an untrained one."""
+def predator_prey(
+    algorithm: str = "poam", num_agents: int = 3, decoded: int | str = "all", **changes: Any
+) -> RunConfig:
+    """The paper's sizes, with some changes. A world of another size than the shipped prey's gets an untrained one."""
     config = run_config("mpe-pp", algorithm, "paper")
     if num_agents != 3:
         sees, rng = 4 + 4 + 2 * num_agents, np.random.default_rng(0)
@@ -211,7 +215,7 @@ def predator_prey(algorithm: str = "poam", num_agents: int = 3, num_envs: int = 
         path = Path(tempfile.gettempdir()) / f"naht-bench-prey{num_agents}.safetensors"
         Prey(layers, {}).save(path)
         config = replace(config, task=PredatorPrey(num_agents, prey=str(path)))
-    return replace(config, algorithm=replace(config.algorithm, num_envs=num_envs))
+    return replace(config, algorithm=replace(config.algorithm, decoded_teammates=decoded, **changes))
 
 
 def parts(devices: int) -> None:
@@ -240,31 +244,34 @@ def parts(devices: int) -> None:
 
 
 def scaling(devices: int) -> None:
-    """Whole training, one thing changed at a time; the reference is measured again beside every change.
+    """Whole training, one thing changed at a time; the reference is measured again beside every change."""
 
-    An agent of POAM has more to decode the more teammates it has, hence the column of matrix products.
-    """
-
-    def row(what: str, job: Job, algorithm: str = "poam") -> None:
-        reference = Job(predator_prey(algorithm), 5, devices)
+    def row(name: str, what: str, job: Job, reference: Job) -> None:
         base, rate = reference.whole(), job.whole()
         agents = job.config.task.spec.num_agents / 3
         work = multiplications(job.learner)["whole training"] / multiplications(reference.learner)["whole training"]
         ratios = " | ".join(f"{rate / base * factor:.2f}" for factor in (1, agents, work))
-        print(f"| {algorithm} | {what} | {rate:,.0f} | {base:,.0f} | {ratios} |", flush=True)
+        print(f"| {name} | {what} | {rate:,.0f} | {base:,.0f} | {ratios} |", flush=True)
 
     print(f"\nWhole training, {devices} devices unless said; reference: 256 envs, M = 3, 5 teams\n")
     print("| algorithm | changed | env steps/s | reference beside it | ratio | per agent | matrix products |")
     print("|---|---|---:|---:|---:|---:|---:|")
+    kinds: dict[str, Callable[..., RunConfig]] = {
+        "poam, decoding one teammate": partial(predator_prey, "poam", decoded=1),
+        "poam, decoding all": partial(predator_prey, "poam"),
+        "ippo-naht": partial(predator_prey, "ippo-naht"),
+    }
+    for name, kind in kinds.items():
+        for num_agents in (5, 10, 20):
+            row(name, f"M = {num_agents}", Job(kind(num_agents=num_agents), 5, devices), Job(kind(), 5, devices))
+    name, kind = next(iter(kinds.items()))
+    reference = Job(kind(), 5, devices)
     for num_envs in (64, 1024):
-        row(f"{num_envs} envs", Job(predator_prey(num_envs=num_envs), 5, devices))
-    for algorithm in ("poam", "ippo-naht"):
-        for num_agents in (5, 10):
-            row(f"M = {num_agents}", Job(predator_prey(algorithm, num_agents), 5, devices), algorithm)
+        row(name, f"{num_envs} envs", Job(kind(num_envs=num_envs), 5, devices), reference)
     for teams in (1, 25):
-        row(f"{teams} teams", Job(predator_prey(), teams, devices))
+        row(name, f"{teams} teams", Job(kind(), teams, devices), reference)
     for number in range(1, devices):
-        row(f"{number} device", Job(predator_prey(), 5, number))
+        row(name, f"{number} device", Job(kind(), 5, number), reference)
 
 
 AUTHORS = {"iql": 455, "vdn": 455, "qmix": 410, "ippo": 870, "mappo": 910}

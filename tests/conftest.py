@@ -1,23 +1,40 @@
 """Tests share one compilation cache, so that each program is compiled once per machine, not once per test."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("NAHT_DEVICES", "2")  # on a machine with one core, too
+QUICK = os.environ.get("NAHT_TESTS") != "optimised"
+"""Whether XLA is to optimise little: programs compile five times as fast and run several times as slowly."""
+if QUICK:
+    quick = "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
+    usual = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"  # as naht has it; XLA wants it last
+    os.environ.setdefault("XLA_FLAGS", f"{quick} --xla_cpu_parallel_codegen_split_count=1 {usual}")
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # level 0, but for files that are marked
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
-from naht.runtime import configure
+from naht.runtime import configure  # noqa: E402
 
 configure()
 
+MOST_MAPPINGS = 40_000
+"""Of memory, which compiled code takes: Linux grants a process 65,530, and a training step needs about 1,800."""
+
 
 @pytest.fixture(scope="module", autouse=True)
-def _forget_compiled_code():
-    """A compiled training step takes about 1,800 memory mappings, and Linux grants a process 65,530."""
-    yield
+def _compiled_code(request):
+    """Files marked `runs_much` get better code. All of it is forgotten before there is too much; until then, tests of
+    many files share it."""
     import jax
 
-    jax.clear_caches()
+    if QUICK:
+        jax.config.update("jax_disable_most_optimizations", request.node.get_closest_marker("runs_much") is None)
+    yield
+    maps = Path("/proc/self/maps")
+    if not maps.exists() or maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from naht import Arena, run_config, setting
 from naht.agents.networks import NetworkConfig
 from naht.agents.teammate_model import ModelConfig
 from naht.envs.base import Array, EnvSpec, TimeStep, opening
-from naht.learning.ppo import PPO
+from naht.learning.ppo import PPO, PPOConfig
 from naht.storage import read_arrays
 from naht.training.config import RunConfig
 
@@ -36,6 +36,19 @@ def small(algorithm="poam", steps=400, **changes) -> RunConfig:
         model=ModelConfig(8, 4),
     )
     return replace(config, algorithm=learner, steps=steps, test_every=100, test_episodes=16, devices=2)
+
+
+def shrunk(config: RunConfig) -> RunConfig:
+    """The settings of a run with small networks, batches and tests: three quick updates, a test after each."""
+    sizes: dict[str, Any] = {"num_envs": 4, "network": replace(config.algorithm.network, hidden=8)}
+    if isinstance(config.algorithm, PPOConfig):
+        sizes["model"] = ModelConfig(8, 4)
+    else:
+        sizes |= {"capacity": 16, "batch": 4, "learning_starts": 4, "mixing_width": 4, "mixing_hidden": 8}
+    algorithm = replace(config.algorithm, **sizes)
+    per_update = algorithm.num_envs * (algorithm.rollout_steps or config.task.spec.horizon)
+    few = {"test_episodes": 16, "final_episodes": 16, "devices": 2}
+    return replace(config, algorithm=algorithm, steps=3 * per_update, test_every=per_update, **few)
 
 
 FILES = ("metrics.jsonl", "best.safetensors", "last.safetensors", "best.card.json", "last.card.json", "config.json")

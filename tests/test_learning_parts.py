@@ -37,15 +37,15 @@ def test_gru_agrees_with_plain_autodiff(steps, rows, size):
     w, b = jax.random.normal(keys[3], (size, 3 * size)) * 0.4, jax.random.normal(keys[4], (size,))
     probe = jax.random.normal(keys[5], (steps, rows, size))
 
-    np.testing.assert_allclose(gru(x, h0, first, w, b), plain_gru(x, h0, first, w, b), atol=1e-5)
+    ours, theirs = (jax.jit(f)(x, h0, first, w, b) for f in (gru, plain_gru))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
     with jax.enable_x64(True):
         double = [jnp.asarray(a, jnp.float64) for a in (x, h0, w, b)]
 
         def loss(f):
             return lambda x, h0, w, b: (f(x, h0, first, w, b) ** 2 * probe).sum()
 
-        ours = jax.grad(loss(gru), argnums=(0, 1, 2, 3))(*double)
-        theirs = jax.grad(loss(plain_gru), argnums=(0, 1, 2, 3))(*double)
+        ours, theirs = (jax.jit(jax.grad(loss(f), argnums=(0, 1, 2, 3)))(*double) for f in (gru, plain_gru))
     for a, b_ in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b_, atol=1e-5, rtol=1e-5)
 
@@ -86,7 +86,7 @@ def test_td_lambda_is_the_weighted_sum_of_n_step_returns(steps, gamma, lam, seed
     cut = terminated | truncated
     cut[-1] = True
     discount = gamma * ~terminated
-    got = td_lambda(jnp.array(reward), jnp.array(next_value), jnp.array(discount), jnp.array(cut), lam)
+    got = jax.jit(td_lambda)(*(x.astype(np.float32) for x in (reward, next_value, discount)), cut, lam)
     np.testing.assert_allclose(got, brute_force(reward, next_value, terminated, cut, gamma, lam), atol=1e-4)
 
 

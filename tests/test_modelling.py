@@ -15,7 +15,7 @@ from naht.agents.teammate_model import ModelConfig
 from naht.evaluation.modelling import assess, predict_teammates
 from naht.learning.ppo import PPO, PPOConfig
 from naht.teams.population import Roster
-from probes import Rough
+from probes import Rough, play, reset
 
 ENV = Rough()
 STRANGERS = Population([Member("bot", Bernoulli(0.5))])
@@ -32,7 +32,8 @@ def test_predictions_are_what_the_agent_believes():
     assert isinstance(agent.policy, RecurrentPolicy)
     arena = Arena(ENV, team_sampler(3, 1), Roster(("us",), (agent.policy,), (True,)), STRANGERS.roster, envs)
     ours = (jax.tree.map(lambda leaf: leaf[None], agent.params),)
-    _, tr = arena.play(ours, STRANGERS.params, arena.reset(jax.random.key(1)), jax.random.key(2), ENV.spec.horizon)
+    start = reset(arena, jax.random.key(1))
+    _, tr = jax.device_get(play(arena, ours, STRANGERS.params, start, jax.random.key(2), ENV.spec.horizon))
     assert tr.first[1:].any()  # episodes end early, and others begin in their place
     assert not tr.alive.all()
     found = assess(agent.policy, agent.params, agent.decoders, tr)

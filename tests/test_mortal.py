@@ -19,6 +19,8 @@ from naht.teams.population import Roster
 from naht.training.config import ALGORITHMS
 from probes import Mortal, prepare
 
+pytestmark = pytest.mark.runs_much
+
 ENV, GAMMA = Mortal(), 0.9
 SMALL = {
     "ppo": PPOConfig(

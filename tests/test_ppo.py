@@ -197,21 +197,33 @@ def test_ppo_does_not_train_the_encoder(collected):
 def test_chunks_change_nothing_but_speed(collected, chunk):
     learner, state, tr = collected
     _, batch, _ = prepare(learner, state, tr)
-    active = (batch.agents.actor_weight > 0).any(-1)
     loss = partial(learner.actor_loss, 0.01)
-    deal = jax.tree.map(lambda x: x[0], draw_minibatches(jax.random.key(0), active, 1, 1, chunk))
-    got, metrics = chunked_gradient(loss, state.params.policy.actor, batch, deal)
-    grad, (weight, sums) = jax.grad(loss, has_aux=True)(state.params.policy.actor, *rows_of(batch))
-    assert equal(got, as_vector(grad) / weight)
-    np.testing.assert_allclose(metrics["entropy"], sums["entropy"] / weight, rtol=1e-4)
+
+    @jax.jit
+    def in_chunks(params, batch):
+        active = (batch.agents.actor_weight > 0).any(-1)
+        deal = jax.tree.map(lambda x: x[0], draw_minibatches(jax.random.key(0), active, 1, 1, chunk))
+        return chunked_gradient(loss, params, batch, deal)
+
+    @jax.jit
+    def at_once(params, batch):
+        grad, (weight, sums) = jax.grad(loss, has_aux=True)(params, *rows_of(batch))
+        return as_vector(grad) / weight, sums["entropy"] / weight
+
+    got, metrics = in_chunks(state.params.policy.actor, batch)
+    expected, entropy = at_once(state.params.policy.actor, batch)
+    assert equal(got, expected)
+    np.testing.assert_allclose(metrics["entropy"], entropy, rtol=1e-4)
 
 
 @pytest.mark.parametrize("num_rows", [5, 8, 13])
 @pytest.mark.parametrize("minibatches", [1, 3, 4])
 @pytest.mark.parametrize("chunk", [1, 2, 5])
 def test_minibatches_deal_every_active_row_once_per_epoch(num_rows, minibatches, chunk):
-    active = jnp.arange(num_rows) % 3 != 1
-    deal = draw_minibatches(jax.random.key(0), active, 2, minibatches, chunk)
+    active = np.arange(num_rows) % 3 != 1
+    deal = jax.device_get(
+        jax.jit(draw_minibatches, static_argnums=(2, 3, 4))(jax.random.key(0), active, 2, minibatches, chunk)
+    )
     assert deal.rows.shape[0] == 2 * minibatches
     wanted = np.flatnonzero(active).tolist()
     orders = []
@@ -464,7 +476,15 @@ def test_a_recurrent_team_learns_to_remember(memory, central):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("num_envs", 0), ("epochs", 0), ("lr", 0.0), ("clip", -1.0), ("gamma", 1.5), ("sequence_length", 0), ("chunk", 0)],
+    [
+        ("num_envs", 0),
+        ("epochs", 0),
+        ("lr", 0.0),
+        ("clip", -1.0),
+        ("gamma", 1.5),
+        ("sequence_length", 0),
+        ("decoded_teammates", 0),
+    ],
 )
 def test_impossible_settings_are_refused(field, value):
     with pytest.raises(NahtError, match=field):

@@ -31,13 +31,18 @@ SPEC = make_env("bit-game").spec
 CHASE = PredatorPrey().spec
 
 
+@partial(jax.jit, static_argnums=(0, 5))
+def act(policy, params, memory, percept, key, greedy):
+    return policy.act(params, memory, percept, key, greedy)
+
+
 def play(policy, steps=25, batch=4000, m=3):
     """Actions [steps, batch, m] and log-probabilities of a team of one policy."""
     slot = jnp.broadcast_to(jnp.arange(m), (batch, m))
     percept = Percept(jnp.zeros((batch, m, 2 * m)), jnp.ones((batch, m, 2), bool), jnp.zeros((batch, m), int), slot)
     memory, actions, log_probs = policy.initial_memory((batch, m)), [], []
     for t in range(steps):
-        action, memory, log_prob = policy.act((), memory, percept, jax.random.key(t), greedy=True)
+        action, memory, log_prob = act(policy, (), memory, percept, jax.random.key(t), True)
         actions.append(action)
         log_probs.append(log_prob)
     return np.array(actions), np.array(log_probs)
@@ -98,7 +103,7 @@ def percept_of(places, velocities=None, obstacles=0, avail=None):
 def actions_of(bot, percept, seed=0):
     """The bot's actions in all seats. Rules without chance take them with certainty."""
     key = jax.random.key(seed)
-    action, memory, log_prob = bot.act(bot.init(key), bot.initial_memory((3,)), percept, key, greedy=False)
+    action, memory, log_prob = act(bot, bot.init(key), bot.initial_memory((3,)), percept, key, False)
     assert action.dtype == jnp.int32
     assert memory == ()
     if not isinstance(bot, UniformRandom):
@@ -280,7 +285,7 @@ def soldiers_do(percept):
     """The action of every soldier."""
     spec, key = make_env("3m").spec, jax.random.key(0)
     bots = {name: make_bot(name, spec) for name in ("nearest", "weakest", "first")}
-    return {name: int(bot.act((), (), percept, key, greedy=True)[0][0]) for name, bot in bots.items()}
+    return {name: int(act(bot, (), (), percept, key, True)[0][0]) for name, bot in bots.items()}
 
 
 def test_soldiers_attack_whom_they_prefer():

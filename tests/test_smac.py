@@ -28,6 +28,8 @@ from naht.envs.smac.maps import MAPS, Map
 from naht.envs.smac.rules import RULES, TICKS_PER_STEP
 from naht.envs.smac.task import FIRST_ATTACK, NO_OP, STOP, Smac, SmacState, worlds_last
 
+pytestmark = pytest.mark.runs_much
+
 EAST = 4
 WORLDS = 64
 MARINE_MAPS = ["5v6", "8v9", "10v11"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -60,36 +60,21 @@ class Agent:
         Pass the returned memory back at the next step, and None when an episode starts. `slot` [...] is the seat in the
         team, `avail` [..., A] the allowed actions (default: all). Without a `key` the agent takes its best action.
         """
-        inner, percept = self._perceive(obs, memory, slot, avail)
-        greedy = key is None
-        action, inner, _ = self.policy.act(
-            self.params, inner, percept, jax.random.key(0) if key is None else key, greedy
-        )
-        return action, (inner, action)
+        self._check(obs)
+        return _act(self.policy, self.spec.num_actions, self.params, memory, obs, slot, avail, key)
 
     def believe(self, obs: Array, *, memory: PyTree = None, slot: int | Array = 0) -> tuple[Array, Array]:
         """What the agent thinks of its teammates, from what `act` gets in the same situation (same obs and memory):
         their observations [..., M-1, O] and the probabilities of their actions [..., M-1, A], in the order of seats."""
         require(bool(self.decoders), f"{self.name} has no teammate model, or its file does not keep its decoders")
         assert isinstance(self.policy, RecurrentPolicy)
-        inner, percept = self._perceive(obs, memory, slot, None)
-        return self.policy.believe(self.params, self.decoders, inner, percept)
+        self._check(obs)
+        return _believe(self.policy, self.spec.num_actions, self.params, self.decoders, memory, obs, slot)
 
-    def _perceive(self, obs: Array, memory: PyTree, slot: int | Array, avail: Array | None) -> tuple[PyTree, Percept]:
-        """The policy's own memory and what it sees."""
-        obs = jnp.asarray(obs, jnp.float32)
-        require(
-            obs.shape[-1] == self.spec.obs_size,
-            f"{self.name} sees {self.spec.obs_size} numbers on '{self.spec.name}', got {obs.shape[-1]}",
-        )
-        batch = obs.shape[:-1]
-        if memory is None:
-            memory = (self.policy.initial_memory(batch), jnp.full(batch, NO_ACTION, jnp.int32))
-        if avail is None:
-            avail = jnp.ones((*batch, self.spec.num_actions), bool)
-        inner, last_action = memory
-        seat = jnp.broadcast_to(jnp.asarray(slot, jnp.int32), batch)
-        return inner, Percept(obs, jnp.asarray(avail), last_action, seat)
+    def _check(self, obs: Array) -> None:
+        width = np.shape(obs)[-1:]
+        wanted = f"{self.name} sees {self.spec.obs_size} numbers on '{self.spec.name}'"
+        require(width == (self.spec.obs_size,), f"{wanted}, got {width[0] if width else 'one'}")
 
     def fact(self, name: str) -> Any:
         """What the card says. It is an error if it does not."""
@@ -161,6 +146,48 @@ def load_agent(path: str | Path) -> Agent:
 def _template(policy: Policy) -> PyTree:
     """The shapes of a policy's parameters. A population has many of one architecture."""
     return jax.eval_shape(policy.init, jax.random.key(0))
+
+
+def _perceive(
+    policy: Policy, num_actions: int, memory: PyTree, obs: Array, slot: int | Array, avail: Array | None
+) -> tuple[PyTree, Percept]:
+    """The policy's own memory and what it sees."""
+    batch = jnp.shape(obs)[:-1]
+    inner, last_action = memory or (policy.initial_memory(batch), jnp.full(batch, NO_ACTION, jnp.int32))
+    allowed = jnp.ones((*batch, num_actions), bool) if avail is None else jnp.asarray(avail)
+    seat = jnp.broadcast_to(jnp.asarray(slot, jnp.int32), batch)
+    return inner, Percept(jnp.asarray(obs, jnp.float32), allowed, last_action, seat)
+
+
+# Compiled: operation by operation, the first call would take seconds and all others a hundred times as long.
+@partial(jax.jit, static_argnums=(0, 1))
+def _act(
+    policy: Policy,
+    num_actions: int,
+    params: PyTree,
+    memory: PyTree,
+    obs: Array,
+    slot: int | Array,
+    avail: Array | None,
+    key: Array | None,
+) -> tuple[Array, PyTree]:
+    inner, percept = _perceive(policy, num_actions, memory, obs, slot, avail)
+    chance = jax.random.key(0) if key is None else key
+    action, inner, _ = policy.act(params, inner, percept, chance, key is None)
+    return action, (inner, action)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _believe(
+    policy: RecurrentPolicy,
+    num_actions: int,
+    params: PyTree,
+    decoders: PyTree,
+    memory: PyTree,
+    obs: Array,
+    slot: int | Array,
+) -> tuple[Array, Array]:
+    return policy.believe(params, decoders, *_perceive(policy, num_actions, memory, obs, slot, None))
 
 
 CARD: dict[str, type | tuple[type, ...]] = {

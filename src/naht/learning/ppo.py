@@ -162,6 +162,12 @@ class PPO:
         return TeammateDecoders(self.config.model, self.spec)
 
     @property
+    def decoded_teammates(self) -> int:
+        """How many teammates of an agent are decoded in an optimiser step."""
+        wanted, count = self.config.decoded_teammates, self.spec.num_agents - 1
+        return count if wanted == "all" else min(wanted, count)
+
+    @property
     def optimiser(self) -> optax.GradientTransformation:
         """Of actor and critic, on their parameters as a vector. The learning rate comes with each update."""
         return clipped_adam(self.config.max_grad_norm)
@@ -386,10 +392,9 @@ class PPO:
     def draw_teammates(self, key: Array, rows: Array) -> Pairs:
         """Whom the agents of these rows [...] decode: [..., K] of their teammates."""
         everybody = teammates_of(rows % self.spec.num_agents, self.spec.num_agents)
-        count, wanted = self.spec.num_agents - 1, self.config.decoded_teammates
-        if wanted == "all" or wanted >= count:
+        if self.decoded_teammates == self.spec.num_agents - 1:
             return Pairs(rows, everybody)
-        _, drawn = jax.lax.top_k(jax.random.uniform(key, everybody.shape), wanted)
+        _, drawn = jax.lax.top_k(jax.random.uniform(key, everybody.shape), self.decoded_teammates)
         return Pairs(rows, jnp.take_along_axis(everybody, drawn, axis=-1))
 
     def actor_loss(
