@@ -13,8 +13,8 @@ demo: $(READY)  ## the main job at a small size: about four minutes
 	$(VENV)/bin/naht evaluate $(TEAM) --teammates zoo/seed1
 	$(VENV)/bin/naht watch $(TEAM) --teammates zoo/seed1 --out runs/demo/episode.gif
 
-test: $(READY)  ## all tests
-	$(VENV)/bin/python -m pytest
+test: $(READY)  ## all tests, or those of TESTS="tests/test_ppo.py ..."
+	$(VENV)/bin/python -m pytest $(TESTS)
 
 lint: $(READY)  ## style and types
 	$(VENV)/bin/ruff check src tests benchmarks examples

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from naht.agents.networks import NetworkConfig, RecurrentNetwork, gru, init_params
 from naht.learning.normalisation import RunningStats, masked_mean, masked_standardise
+from naht.learning.optimisation import as_vector, clipped_adam, start
 from naht.learning.returns import td_lambda
 
 
@@ -139,3 +140,12 @@ def test_weights_are_orthogonal_and_decided_by_the_key():
     assert not np.array_equal(square, gates[:, :8])
     signs = np.array([np.sign(draw(seed)["Dense_1"]["kernel"][0, 0]) for seed in range(40)])
     assert 8 <= (signs > 0).sum() <= 32  # QR alone would favour one sign
+
+
+def test_an_optimisers_state_at_the_start():
+    params = {"a": jnp.ones((2, 3)), "b": jnp.ones(4)}
+    ours, optax_s = start(clipped_adam(1.0), params), clipped_adam(1.0).init(as_vector(params))
+    assert jax.tree.structure(ours) == jax.tree.structure(optax_s)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(optax_s), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)

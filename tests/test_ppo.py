@@ -18,7 +18,7 @@ from naht.learning.learner import make_learner
 from naht.learning.minibatches import chunked_gradient, draw_minibatches, map_rows
 from naht.learning.optimisation import as_vector
 from naht.learning.ppo import PPO, PPOConfig
-from naht.learning.rows import AgentRows, Modelled, Pairs, concat, unroll
+from naht.learning.rows import AgentRows, Modelled, Turns, concat, unroll
 from naht.teams.population import Roster
 from probes import Recall, Rough, play, prepare, reset, update
 
@@ -54,11 +54,10 @@ def rows_of(batch, count=None):
     return batch.take(jnp.arange(count or batch.agents.first.shape[0]))
 
 
-def pairs_of(batch, columns=None):
-    """All rows of a batch, with all of their teammates or some (indices into a row's teammates)."""
+def turns_of(batch, first=0):
+    """All rows of a batch, each beginning with the same teammate."""
     rows = jnp.arange(batch.agents.first.shape[0])
-    everybody = teammates_of(rows % batch.num_agents, batch.num_agents)
-    return Pairs(rows, everybody if columns is None else everybody[:, jnp.array(columns)])
+    return Turns(rows, jnp.full_like(rows, first))
 
 
 @pytest.mark.parametrize("modelling", [True, False])
@@ -107,8 +106,8 @@ def gradients(learner, state, batch):
         "model": chunked_gradient(
             learner.model_loss,
             (p.policy.encoder, p.decoders),
-            Modelled(batch),
-            one._replace(rows=learner.draw_teammates(jax.random.key(1), one.rows)),
+            Modelled(batch, learner.decoded_teammates),
+            one._replace(rows=learner.draw_turns(jax.random.key(1), one.rows)),
         )[0],
     }
 
@@ -293,7 +292,7 @@ def test_model_loss_by_hand(collected):
     """Against NumPy, from the decoders' own outputs."""
     learner, state, tr = collected
     _, batch, _ = prepare(learner, state, tr)
-    agents, mates = Modelled(batch).take(pairs_of(batch))
+    agents, mates = Modelled(batch, learner.decoded_teammates).take(turns_of(batch))
     p = state.params
     loss, (weight, m) = learner.model_loss((p.policy.encoder, p.decoders), agents, mates)
     embed = partial(learner.policy.embed, p.policy)
@@ -379,33 +378,47 @@ def test_nobody_is_a_teammate_of_their_own():
     assert teammates_of(jnp.arange(3), 3).tolist() == [[1, 2], [0, 2], [0, 1]]
 
 
-def test_decoding_a_few_teammates_learns_the_same_on_average():
+@pytest.mark.parametrize("decoded", [1, 2])
+def test_decoding_a_few_teammates_learns_the_same_on_average(decoded):
     """The mean over all draws of the sampled gradient is the full one, with the dead in it, and draws are even."""
     env = Rough(num_agents=4)
-    learner, state, tr = collect(replace(CONFIG, decoded_teammates=2), env)
+    learner, state, tr = collect(replace(CONFIG, decoded_teammates=decoded), env)
+    everybody = PPO(env.spec, CONFIG)
     assert not tr.alive.all()
     _, batch, _ = prepare(learner, state, tr)
     params = (state.params.policy.encoder, state.params.decoders)
 
-    @jax.jit
-    def gradient(pairs):
-        grad, (weight, metrics) = jax.grad(learner.model_loss, has_aux=True)(params, *Modelled(batch).take(pairs))
+    @partial(jax.jit, static_argnums=0)
+    def gradient(learner, turns):
+        rows = Modelled(batch, learner.decoded_teammates).take(turns)
+        grad, (weight, metrics) = jax.grad(learner.model_loss, has_aux=True)(params, *rows)
         return as_vector(grad) / weight, metrics["loss"] / weight
 
-    full = gradient(pairs_of(batch))
-    # Rows add up, so it is enough that every subset is drawn equally often in each of them.
-    some = [gradient(pairs_of(batch, columns)) for columns in ([0, 1], [0, 2], [1, 2])]
+    full = gradient(everybody, turns_of(batch))
+    # Rows add up, so it is enough that every beginning is drawn equally often in each of them.
+    some = [gradient(learner, turns_of(batch, first)) for first in range(3)]
     assert not np.allclose(some[0][0], full[0], atol=1e-3)
     for part in range(2):
         np.testing.assert_allclose(np.mean([s[part] for s in some], axis=0), full[part], atol=1e-5)
+    drawn = learner.draw_turns(jax.random.key(0), jnp.zeros(9000, int)).first
+    np.testing.assert_allclose(np.bincount(drawn, minlength=3) / 9000, 1 / 3, atol=0.03)
 
-    rows = jnp.tile(jnp.arange(4), 3000)
-    seats = np.sort(learner.draw_teammates(jax.random.key(0), rows).seats)
-    for seat in range(4):
-        subsets, counts = np.unique(seats[np.asarray(rows) == seat], axis=0, return_counts=True)
-        assert len(subsets) == 3
-        assert seat not in subsets
-        np.testing.assert_allclose(counts / 3000, 1 / 3, atol=0.04)
+
+@pytest.mark.parametrize(("decoded", "steps"), [(1, 3), (2, 2), (3, 1)])
+def test_teammates_take_turns(decoded, steps):
+    """Within a few steps everybody is decoded, by everybody, and what is to be predicted is theirs."""
+    env = Rough(num_agents=4)
+    learner, state, tr = collect(replace(CONFIG, decoded_teammates=decoded), env)
+    _, batch, _ = prepare(learner, state, tr)
+    turns = learner.draw_turns(jax.random.key(0), jnp.arange(batch.agents.first.shape[0]))
+    agents, mates = jax.device_get(Modelled(batch, decoded).take(turns))
+    seats = np.broadcast_to(mates.seats, mates.action.shape)
+    for row in range(seats.shape[1]):
+        assert set(seats[:steps, row].ravel()) == set(range(4)) - {row % 4}
+    team = np.arange(seats.shape[1])[:, None] // 4 * 4
+    step = np.arange(seats.shape[0])[:, None, None]
+    for name in ("obs", "action", "alive", "controlled"):
+        np.testing.assert_array_equal(getattr(mates, name), getattr(agents, name)[step, team + seats])
 
 
 @pytest.mark.parametrize("bootstrap", [True, False])

@@ -37,10 +37,14 @@ class Encoder(nn.Module):
         return dense(self.config.embedding, 1.0)(y), hidden
 
 
+def teammate(slot: Array, place: Array) -> Array:
+    """The seat of a teammate of the agent in seat slot [...]: the one at a place [...] of 0..M-2 among the others."""
+    return place + (place >= slot)
+
+
 def teammates_of(slot: Array, num_agents: int) -> Array:
     """The seats of everybody but the agent in seat slot [...], in order: [..., M-1]."""
-    seats = jnp.arange(num_agents - 1)
-    return seats + (seats >= slot[..., None])
+    return teammate(slot[..., None], jnp.arange(num_agents - 1))
 
 
 class Decoder(nn.Module):

@@ -20,7 +20,7 @@ import optax
 from naht.agents.networks import NetworkConfig, RecurrentNetwork, init_params
 from naht.agents.policy import masked_log_probs, pick
 from naht.agents.recurrent import RecurrentParams, RecurrentPolicy
-from naht.agents.teammate_model import ModelConfig, TeammateDecoders, teammates_of
+from naht.agents.teammate_model import ModelConfig, TeammateDecoders
 from naht.config import MOST_ENVS, Count, NotNegative, Positive, Range, Share, setting
 from naht.devices import SHARED, SPLIT, own_key, zeros
 from naht.envs.base import Array, EnvSpec, PyTree
@@ -29,7 +29,7 @@ from naht.learning.minibatches import Metrics, draw_minibatches, map_rows
 from naht.learning.normalisation import RunningStats, masked_mean, masked_standardise, masked_sum
 from naht.learning.optimisation import anneal, clipped_adam, fit, start
 from naht.learning.returns import td_lambda
-from naht.learning.rows import AgentRows, Batch, Histories, LookBack, Modelled, Pairs, Teammates, before, concat, unroll
+from naht.learning.rows import AgentRows, Batch, Histories, LookBack, Modelled, Teammates, Turns, before, concat, unroll
 from naht.pieces import CACHE, Pieces
 from naht.rollout import Trajectory
 
@@ -92,8 +92,8 @@ class PPOConfig:
     model_minibatches: Count = 1
     """Optimiser steps of the teammate model per pass."""
     decoded_teammates: Count | Literal["all"] = "all"
-    """Teammates that the model of an agent decodes in an optimiser step, drawn at random; all: everybody, as published.
-    The gradient is the same on average, at a cost that does not grow with the team."""
+    """Teammates that the model of an agent decodes in every step, in turn; all: everybody, as published. The gradient
+    is the same on average, at a cost that does not grow with the team."""
     model_lr: Positive = 5e-4
     """Learning rate of the teammate model."""
     model_max_grad_norm: Positive = 5.0
@@ -163,7 +163,7 @@ class PPO:
 
     @property
     def decoded_teammates(self) -> int:
-        """How many teammates of an agent are decoded in an optimiser step."""
+        """How many teammates of an agent are decoded in every step."""
         wanted, count = self.config.decoded_teammates, self.spec.num_agents - 1
         return count if wanted == "all" else min(wanted, count)
 
@@ -238,10 +238,11 @@ class PPO:
         metrics |= _named("critic", log)
         if c.modelling:
             deal = draw_minibatches(k_model, controlled, c.model_epochs, c.model_minibatches, self.pieces.rows)
-            deal = deal._replace(rows=self.draw_teammates(jax.random.fold_in(k_model, 1), deal.rows))
+            deal = deal._replace(rows=self.draw_turns(jax.random.fold_in(k_model, 1), deal.rows))
             model, optimiser = (encoder, decoders), self.model_optimiser
+            modelled = Modelled(batch, self.decoded_teammates)
             ((encoder, decoders), model_opt), log = fit(
-                self.model_loss, model, model_opt, optimiser, c.model_lr, Modelled(batch), deal, devices
+                self.model_loss, model, model_opt, optimiser, c.model_lr, modelled, deal, devices
             )
             metrics |= _named("model", log)
         params = PPOParams(RecurrentParams(actor, encoder), critic, decoders)
@@ -389,13 +390,9 @@ class PPO:
             critic_end=critic_hidden[-1],
         )
 
-    def draw_teammates(self, key: Array, rows: Array) -> Pairs:
-        """Whom the agents of these rows [...] decode: [..., K] of their teammates."""
-        everybody = teammates_of(rows % self.spec.num_agents, self.spec.num_agents)
-        if self.decoded_teammates == self.spec.num_agents - 1:
-            return Pairs(rows, everybody)
-        _, drawn = jax.lax.top_k(jax.random.uniform(key, everybody.shape), self.decoded_teammates)
-        return Pairs(rows, jnp.take_along_axis(everybody, drawn, axis=-1))
+    def draw_turns(self, key: Array, rows: Array) -> Turns:
+        """With whom the agents of these rows [...] begin."""
+        return Turns(rows, jax.random.randint(key, rows.shape, 0, max(1, self.spec.num_agents - 1)))
 
     def actor_loss(
         self, entropy_weight: Array | float, params: PyTree, a: AgentRows, global_state: Array
@@ -462,7 +459,7 @@ class PPO:
             metrics[f"action_prob_{name}"] = masked_sum(jnp.exp(log_prob), share)
             metrics[f"share_{name}"] = share.sum()
         # The pairs to expect, rather than those drawn: with these in the denominator, too, the mean would be biased.
-        drawn = mates.seats.shape[1] / max(1, self.spec.num_agents - 1)
+        drawn = self.decoded_teammates / max(1, self.spec.num_agents - 1)
         return loss, (drawn * a.num_pairs.sum(), metrics)
 
 

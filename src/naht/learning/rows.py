@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from naht.agents.teammate_model import teammate, teammates_of
 from naht.envs.base import Array
 
 
@@ -37,17 +38,17 @@ class AgentRows(NamedTuple):
     encoder_h0: Array  # [R, H of the model]
 
 
-class Pairs(NamedTuple):
-    """Which agents model which teammates."""
+class Turns(NamedTuple):
+    """Which agents model their teammates, and with whom each begins."""
 
     rows: Array  # [..., C] int32
-    seats: Array  # [..., C, K] int32: the teammates' seats
+    first: Array  # [..., C] int32: of 0..M-2, the place among the others
 
 
 class Teammates(NamedTuple):
     """What a teammate model predicts, of K teammates of each row."""
 
-    seats: Array  # [C, K] int32
+    seats: Array  # [L, C, K] int32, or [C, K] if they are the same in all steps
     obs: Array  # [L, C, K, O]
     action: Array  # [L, C, K] int32
     alive: Array  # [L, C, K] bool
@@ -82,22 +83,36 @@ class Batch(NamedTuple):
 
 
 class Modelled(NamedTuple):
-    """A batch as the teammate model reads it: agents in pairs with some of their teammates."""
+    """A batch as the teammate model reads it: agents and, in every step, some of their teammates.
+
+    Teammates take turns. An agent that decodes K of them goes on with the next K in every step, so that a sequence is
+    about everybody; where it begins is drawn at random, so that each pair is as likely as any other.
+    """
 
     batch: Batch
+    decoded: int  # K
 
-    def take(self, pairs: Pairs) -> tuple[AgentRows, Teammates]:
-        """The rows of these pairs [C], time first."""
-        agents, _ = self.batch.take(pairs.rows)
-        m = self.batch.num_agents
-        rows = (pairs.rows // m * m)[:, None] + pairs.seats
+    def take(self, turns: Turns) -> tuple[AgentRows, Teammates]:
+        """These rows [C], time first."""
+        agents, _ = self.batch.take(turns.rows)
+        whole, m = self.batch.agents, self.batch.num_agents
+        slot, team = turns.rows % m, turns.rows // m * m
+        if self.decoded == m - 1:  # everybody, always: whole sequences, which are quicker to read
+            seats = teammates_of(slot, m)
+            rows: tuple[Array, ...] = (team[:, None] + seats,)
+        else:
+            step = jnp.arange(whole.first.shape[1])[:, None]
+            place = (turns.first[:, None, None] + step * self.decoded + jnp.arange(self.decoded)) % (m - 1)
+            seats = teammate(slot[:, None, None], place)  # [C, L, K]
+            rows = (team[:, None, None] + seats, step)
+            seats = seats.swapaxes(0, 1)
 
         def of_teammates(leaf: Array) -> Array:
-            return jnp.moveaxis(pick_rows(rows, leaf), 2, 0)
+            found = leaf.at[rows].get(mode="fill", fill_value=0)  # [C, K, L, ...] or [C, L, K, ...]
+            return jnp.moveaxis(found, 2 if len(rows) == 1 else 1, 0)
 
-        whole = self.batch.agents
         seen = [of_teammates(leaf) for leaf in (whole.obs, whole.action, whole.alive, whole.controlled)]
-        return agents, Teammates(pairs.seats, *seen)
+        return agents, Teammates(seats, *seen)
 
 
 class Histories(NamedTuple):
