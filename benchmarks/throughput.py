@@ -257,7 +257,7 @@ def scaling(devices: int) -> None:
     print("| algorithm | changed | env steps/s | reference beside it | ratio | per agent | matrix products |")
     print("|---|---|---:|---:|---:|---:|---:|")
     kinds: dict[str, Callable[..., RunConfig]] = {
-        "poam, decoding one teammate": partial(predator_prey, "poam", decoded=1),
+        "poam, decoding two": partial(predator_prey, "poam", decoded=2),
         "poam, decoding all": partial(predator_prey, "poam"),
         "ippo-naht": partial(predator_prey, "ippo-naht"),
     }

@@ -188,6 +188,7 @@ _MPE_TUNED = PPOConfig(
     model_epochs=2,
     model_minibatches=8,
     model_lr=1e-3,
+    decoded_teammates=2,  # all, for teams of three
 )
 
 
@@ -209,6 +210,7 @@ def _smac(batch_steps: int, steps: int) -> dict[str, Settings]:
             rollout_steps=batch_steps,
             standardise_rewards="std",
             bootstrap_time_limit=False,
+            decoded_teammates=1,
         ),
         replace(_TUNED_VALUE, rollout_steps=batch_steps, standardise_rewards="std"),
         steps=steps,
