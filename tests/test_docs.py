@@ -384,9 +384,13 @@ def test_quick_commands_work(command, expected, capsys, tmp_path, monkeypatch):
 
 @each(starting_with("make "))
 def test_make_target(quote):
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
-    for target in quote.text.split()[1:]:
-        assert target in targets, f"{quote.place}: make {target}"
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^([a-z]+):", makefile, re.M)
+    for word in shlex.split(quote.text)[1:]:
+        name, is_variable, value = word.partition("=")
+        assert (f"$({name})" in makefile) if is_variable else (word in targets), f"{quote.place}: make {word}"
+        for path in re.findall(r"tests/\S+", value):
+            assert (ROOT / path).is_file(), f"{quote.place}: there is no {path}"
 
 
 @each([quote for quote in starting_with("python ") if " -m smac." not in quote.text])  # SMAC's own, not installed here

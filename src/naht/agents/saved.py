@@ -60,21 +60,21 @@ class Agent:
         Pass the returned memory back at the next step, and None when an episode starts. `slot` [...] is the seat in the
         team, `avail` [..., A] the allowed actions (default: all). Without a `key` the agent takes its best action.
         """
-        self._check(obs)
-        return _act(self.policy, self.spec.num_actions, self.params, memory, obs, slot, avail, key)
+        allowed = None if avail is None else jnp.asarray(avail)
+        return _act(self.policy, self.spec.num_actions, self.params, memory, self._seen(obs), slot, allowed, key)
 
     def believe(self, obs: Array, *, memory: PyTree = None, slot: int | Array = 0) -> tuple[Array, Array]:
         """What the agent thinks of its teammates, from what `act` gets in the same situation (same obs and memory):
         their observations [..., M-1, O] and the probabilities of their actions [..., M-1, A], in the order of seats."""
         require(bool(self.decoders), f"{self.name} has no teammate model, or its file does not keep its decoders")
         assert isinstance(self.policy, RecurrentPolicy)
-        self._check(obs)
-        return _believe(self.policy, self.spec.num_actions, self.params, self.decoders, memory, obs, slot)
+        return _believe(self.policy, self.spec.num_actions, self.params, self.decoders, memory, self._seen(obs), slot)
 
-    def _check(self, obs: Array) -> None:
-        width = np.shape(obs)[-1:]
-        wanted = f"{self.name} sees {self.spec.obs_size} numbers on '{self.spec.name}'"
-        require(width == (self.spec.obs_size,), f"{wanted}, got {width[0] if width else 'one'}")
+    def _seen(self, obs: Array) -> Array:
+        obs = jnp.asarray(obs, jnp.float32)
+        sees, got = f"{self.name} sees {self.spec.obs_size} numbers on '{self.spec.name}'", obs.shape[-1:]
+        require(got == (self.spec.obs_size,), f"{sees}, got {got[0] if got else 'one'}")
+        return obs
 
     def fact(self, name: str) -> Any:
         """What the card says. It is an error if it does not."""
@@ -152,11 +152,11 @@ def _perceive(
     policy: Policy, num_actions: int, memory: PyTree, obs: Array, slot: int | Array, avail: Array | None
 ) -> tuple[PyTree, Percept]:
     """The policy's own memory and what it sees."""
-    batch = jnp.shape(obs)[:-1]
+    batch = obs.shape[:-1]
     inner, last_action = memory or (policy.initial_memory(batch), jnp.full(batch, NO_ACTION, jnp.int32))
-    allowed = jnp.ones((*batch, num_actions), bool) if avail is None else jnp.asarray(avail)
+    allowed = jnp.ones((*batch, num_actions), bool) if avail is None else avail
     seat = jnp.broadcast_to(jnp.asarray(slot, jnp.int32), batch)
-    return inner, Percept(jnp.asarray(obs, jnp.float32), allowed, last_action, seat)
+    return inner, Percept(obs, allowed, last_action, seat)
 
 
 # Compiled: operation by operation, the first call would take seconds and all others a hundred times as long.
