@@ -35,7 +35,6 @@ TASKS = {"mpe-pp": 2_000_000, "5v6": 500_000, "10v11": 500_000}
 """Steps of each run."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "all": {"decoded_teammates": "all"},
-    "2": {"decoded_teammates": 2},
     "1": {"decoded_teammates": 1},
     "1, one pass": {"decoded_teammates": 1, "model_epochs": 1},
 }
