@@ -97,7 +97,7 @@ class Modelled(NamedTuple):
         agents, _ = self.batch.take(turns.rows)
         whole, m = self.batch.agents, self.batch.num_agents
         slot, team = turns.rows % m, turns.rows // m * m
-        if self.decoded == m - 1:  # everybody, always: whole sequences, which are quicker to read
+        if self.decoded == m - 1:  # everybody, always: whole sequences, as published
             seats = teammates_of(slot, m)
             rows: tuple[Array, ...] = (team[:, None] + seats,)
         else:
