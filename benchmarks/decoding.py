@@ -36,6 +36,8 @@ TASKS = {"mpe-pp": 2_000_000, "5v6": 500_000, "10v11": 500_000}
 SETTINGS: dict[str, dict[str, Any]] = {
     "all": {"decoded_teammates": "all"},
     "1": {"decoded_teammates": 1},
+    "1, twice the rate": {"decoded_teammates": 1, "model_lr": 2e-3},
+    "2": {"decoded_teammates": 2},
     "1, one pass": {"decoded_teammates": 1, "model_epochs": 1},
 }
 
@@ -49,10 +51,9 @@ def configured(task: str, changes: dict[str, Any], seed: int) -> RunConfig:
 
 def jobs(out: Path, tasks: list[str], settings: list[str], seeds: int) -> dict[tuple[str, str, int], Job]:
     # Settings take turns, so that a busy machine treats them alike.
+    folders = {name: name.replace(",", "").replace(" ", "-") for name in settings}
     return {
-        (task, name, seed): Job(
-            configured(task, SETTINGS[name], seed), out / task / name.replace(", ", "-") / f"seed{seed}"
-        )
+        (task, name, seed): Job(configured(task, SETTINGS[name], seed), out / task / folders[name] / f"seed{seed}")
         for task in tasks
         for seed in range(seeds)
         for name in settings

@@ -117,7 +117,9 @@ class Job:
 
     @property
     def learner(self) -> Learner:
-        return make_learner(self.config.task.spec, self.config.algorithm, self.devices, decided(self.config.pieces))
+        spec = self.config.task.spec
+        share = team_sampler(spec.num_agents, self.teams, self.config.teams.num_controlled).controlled_share
+        return make_learner(spec, self.config.algorithm, self.devices, decided(self.config.pieces), share)
 
     @property
     def steps(self) -> int:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ def serve(task: str, algorithm: str, preset: str, devices: int, changes: dict[st
     config: Any = run_config(task, algorithm, preset)  # type: ignore[arg-type]
     spec, policy = config.task.spec, RecurrentPolicy(config.task.spec)
     crowd = Population([Member(f"team{i}", policy, policy.init(jax.random.key(i))) for i in range(5)])
-    learner = make_learner(spec, replace(config.algorithm, **changes), devices)
     sampler = team_sampler(spec.num_agents, 5, config.teams.num_controlled)
+    hints = {"share": getattr(sampler, "controlled_share", None)}  # of versions that take it
+    hints = {name: value for name, value in hints.items() if name in signature(make_learner).parameters}
+    learner = make_learner(spec, replace(config.algorithm, **changes), devices, **hints)
     trainer = Trainer(config.task, learner, sampler, crowd.roster, 1000, 512, devices)
     theirs, state = place(crowd.params, devices, SHARED), trainer.init(jax.random.key(0))
     state, _ = jax.block_until_ready(trainer.step(state, theirs))

@@ -25,7 +25,7 @@ def test_the_hardware_decides_what_nobody_else_has():
     assert decided(Pieces(), "cuda") == decided(Pieces(), "tpu") == WHOLE
     assert decided(Pieces(rows=7, members="in-turn"), "cuda") == replace(WHOLE, rows=7, members="in-turn")
     assert settled(small()).pieces == CACHE
-    assert "12 rows" in explained("cpu")
+    assert "16 rows" in explained("cpu")
     assert "cache" in explained("cpu")
     assert "gradients of all rows" in explained("cuda")
 

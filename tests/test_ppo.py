@@ -15,7 +15,7 @@ from naht.agents.scripted import Bernoulli
 from naht.agents.teammate_model import ModelConfig, teammates_of
 from naht.envs.base import EnvSpec
 from naht.learning.learner import make_learner
-from naht.learning.minibatches import chunked_gradient, draw_minibatches, map_rows
+from naht.learning.minibatches import chunked_gradient, draw_minibatches, filled, map_rows
 from naht.learning.optimisation import as_vector
 from naht.learning.ppo import PPO, PPOConfig
 from naht.learning.rows import AgentRows, Modelled, Turns, concat, unroll
@@ -236,6 +236,26 @@ def test_minibatches_deal_every_active_row_once_per_epoch(num_rows, minibatches,
         assert sorted(seen) == wanted
         orders.append(seen)
     assert orders[0] != orders[1] or len(wanted) < 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "at_once", "share", "chunk"),
+    [
+        (20, 12, 1.0, 10),  # two full chunks rather than one and a half
+        (24, 12, 1.0, 12),
+        (12, 12, 0.5, 7),  # six are expected; seven, should chance have it, are no second chunk
+        (40, 12, 0.5, 11),
+        (20, 12, 0.0, 1),
+        (3, 12, 1.0, 3),
+        (20, "all", 0.5, 20),
+    ],
+)
+def test_chunks_are_filled(rows, at_once, share, chunk):
+    assert filled(rows, at_once, share) == chunk
+    active = np.arange(rows) < share * rows
+    deal = draw_minibatches(jax.random.key(0), active, 1, 1, at_once, share)
+    assert deal.rows.shape[-1] == chunk
+    assert deal.rows.size - rows < chunk
 
 
 def hand_rows(**values):

@@ -54,8 +54,10 @@ def test_slots_given_n_are_uniform():
 @pytest.mark.parametrize(("setting", "n"), [(1, 1), ("all", 4), (0, 0), (3, 3)])
 def test_fixed_n(setting, n):
     """Ad hoc teamwork (1), cooperative MARL (all), the uncontrolled team alone (0)."""
-    controlled, _ = draw(team_sampler(4, 2, setting), 200)
+    sampler = team_sampler(4, 2, setting)
+    controlled, _ = draw(sampler, 200)
     assert (controlled.sum(1) == n).all()
+    assert sampler.controlled_share == n / 4
 
 
 @settings(max_examples=15, deadline=None)
@@ -63,8 +65,10 @@ def test_fixed_n(setting, n):
 def test_any_distribution_over_n(m, data):
     weights = np.array(data.draw(st.lists(st.integers(0, 5), min_size=m + 1, max_size=m + 1).filter(any)), float)
     phi = tuple(weights / weights.sum())
-    controlled, _ = draw(team_sampler(m, 2, phi), 4000)
+    sampler = team_sampler(m, 2, phi)
+    controlled, _ = draw(sampler, 4000)
     assert_frequencies(controlled.sum(1), phi)
+    assert abs(controlled.mean() - sampler.controlled_share) <= 4.5 * controlled.sum(1).std() / m / 4000**0.5 + 1e-6
 
 
 @settings(max_examples=15, deadline=None)

@@ -32,7 +32,7 @@ class Pieces:
     """Members of a population act in turn, each in its own seats, block by block; or all blocks at once."""
 
 
-CACHE = Pieces(rows=12, look_back=32, sequences=8, members="in-turn")
+CACHE = Pieces(rows=16, look_back=32, sequences=8, members="in-turn")
 """For processors."""
 WHOLE = Pieces(rows="all", look_back="all", sequences="all", members="at-once")
 """For accelerators."""

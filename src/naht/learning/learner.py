@@ -64,10 +64,12 @@ AlgorithmConfig = PPOConfig | ValueConfig
 """The settings of any algorithm."""
 
 
-def make_learner(spec: EnvSpec, config: AlgorithmConfig, devices: int = 1, pieces: Pieces = CACHE) -> Learner:
-    """The learner that these settings are for."""
+def make_learner(
+    spec: EnvSpec, config: AlgorithmConfig, devices: int = 1, pieces: Pieces = CACHE, share: float = 1.0
+) -> Learner:
+    """The learner that these settings are for; `share` of the seats are expected to be controlled."""
     if isinstance(config, PPOConfig):
-        return PPO(spec, config, devices, pieces)
+        return PPO(spec, config, devices, pieces, share)
     if isinstance(config, ValueConfig):
         return ValueBased(spec, config, devices, pieces)
     raise NahtError(f"no learner takes settings of type {type(config).__name__}")

@@ -40,11 +40,16 @@ class Minibatches(NamedTuple):
     chunks: Array  # [steps] int32, how many chunks have active rows: the others are never computed
 
 
-def draw_minibatches(key: Array, active: Array, epochs: int, minibatches: int, at_once: AtOnce) -> Minibatches:
-    """Every epoch shuffles the active rows (active [R] bool) and deals them out evenly, in chunks of some at once."""
+def draw_minibatches(
+    key: Array, active: Array, epochs: int, minibatches: int, at_once: AtOnce, share: float = 1.0
+) -> Minibatches:
+    """Every epoch shuffles the active rows (active [R] bool) and deals them out evenly, in chunks of some at once.
+
+    `share` of the rows are expected to be active; chunks are as long as these fill best.
+    """
     num_rows = active.shape[0]
     per_minibatch = ceil(num_rows / minibatches)
-    chunk = at_most(at_once, per_minibatch)
+    chunk = filled(per_minibatch, at_once, share)
     chunks = ceil(per_minibatch / chunk)
 
     def deal(chance: Array) -> Array:
@@ -56,8 +61,20 @@ def draw_minibatches(key: Array, active: Array, epochs: int, minibatches: int, a
         return dealt.reshape(minibatches, chunks, chunk)
 
     rows = jax.vmap(deal)(jax.random.uniform(key, (epochs, num_rows))).reshape(epochs * minibatches, chunks, chunk)
-    share = (active.sum() - jnp.arange(minibatches) + minibatches - 1) // minibatches
-    return Minibatches(rows, jnp.tile((share + chunk - 1) // chunk, epochs))
+    counts = (active.sum() - jnp.arange(minibatches) + minibatches - 1) // minibatches
+    return Minibatches(rows, jnp.tile((counts + chunk - 1) // chunk, epochs))
+
+
+def filled(rows: int, at_once: AtOnce, share: float) -> int:
+    """How many rows of a minibatch to compute at once, at most so many, such that few places stay empty.
+
+    A chunk costs what its places cost, taken or not. If a tenth more rows are active than expected, as happens by
+    chance, they must not need a chunk of their own.
+    """
+    if at_once == "all":
+        return rows
+    usual = max(1, min(rows, ceil(1.1 * share * rows)))
+    return ceil(usual / ceil(usual / at_most(at_once, rows)))
 
 
 def chunked_gradient(

@@ -128,6 +128,8 @@ class PPO:
     config: PPOConfig
     devices: int = 1
     pieces: Pieces = CACHE
+    share: float = 1.0
+    """Of the seats, how many are expected to be controlled: pieces are cut to fit, which changes speed only."""
 
     def __post_init__(self) -> None:
         cut = self.config.sequence_length
@@ -226,18 +228,20 @@ class PPO:
         policy, critic, decoders = state.params
         encoder, model_opt = policy.encoder, state.model_opt
 
-        deal = draw_minibatches(k_actor, controlled, c.epochs, c.minibatches, self.pieces.rows)
+        deal = draw_minibatches(k_actor, controlled, c.epochs, c.minibatches, self.pieces.rows, self.share)
         (actor, actor_opt), log = fit(
             partial(self.actor_loss, entropy), policy.actor, state.actor_opt, self.optimiser, lr, batch, deal, devices
         )
         metrics |= _named("actor", log)
-        deal = draw_minibatches(k_critic, learning, c.epochs, c.minibatches, self.pieces.rows)
+        share = 1.0 if c.uncontrolled_data else self.share
+        deal = draw_minibatches(k_critic, learning, c.epochs, c.minibatches, self.pieces.rows, share)
         (critic, critic_opt), log = fit(
             self.critic_loss, critic, state.critic_opt, self.optimiser, lr, batch, deal, devices
         )
         metrics |= _named("critic", log)
         if c.modelling:
-            deal = draw_minibatches(k_model, controlled, c.model_epochs, c.model_minibatches, self.pieces.rows)
+            per_pass, at_once = c.model_minibatches, self.pieces.rows
+            deal = draw_minibatches(k_model, controlled, c.model_epochs, per_pass, at_once, self.share)
             deal = deal._replace(rows=self.draw_turns(jax.random.fold_in(k_model, 1), deal.rows))
             model, optimiser = (encoder, decoders), self.model_optimiser
             modelled = Modelled(batch, self.decoded_teammates)

@@ -127,6 +127,13 @@ class TeamSampler:
         self.controlled.check("controlled", max(possible))
         self.uncontrolled.check("uncontrolled", m - min(possible))
 
+    @property
+    def controlled_share(self) -> float:
+        """The share of seats that are controlled, on average; 1 where that depends on the initial state."""
+        if not isinstance(self.phi, tuple):
+            return 1.0
+        return sum(n * p for n, p in enumerate(self.phi)) / self.num_agents
+
     def sample(self, key: Array, initial_state: PyTree) -> Team:
         """Draw the team of one episode. Returns arrays [M]."""
         m = self.num_agents
