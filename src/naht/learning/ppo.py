@@ -170,6 +170,13 @@ class PPO:
         return count if wanted == "all" else min(wanted, count)
 
     @property
+    def controlled_rows(self) -> float:
+        """The share of rows that a controlled agent is expected to have a part in. One episode fills a row if rollouts
+        are as long as episodes can be; else two usually meet in it, and either may be ours."""
+        whole = self.rollout_steps == self.spec.horizon
+        return self.share if whole else 1 - (1 - self.share) ** 2
+
+    @property
     def optimiser(self) -> optax.GradientTransformation:
         """Of actor and critic, on their parameters as a vector. The learning rate comes with each update."""
         return clipped_adam(self.config.max_grad_norm)
@@ -228,20 +235,20 @@ class PPO:
         policy, critic, decoders = state.params
         encoder, model_opt = policy.encoder, state.model_opt
 
-        deal = draw_minibatches(k_actor, controlled, c.epochs, c.minibatches, self.pieces.rows, self.share)
+        share, at_once = self.controlled_rows, self.pieces.rows
+        deal = draw_minibatches(k_actor, controlled, c.epochs, c.minibatches, at_once, share)
         (actor, actor_opt), log = fit(
             partial(self.actor_loss, entropy), policy.actor, state.actor_opt, self.optimiser, lr, batch, deal, devices
         )
         metrics |= _named("actor", log)
-        share = 1.0 if c.uncontrolled_data else self.share
-        deal = draw_minibatches(k_critic, learning, c.epochs, c.minibatches, self.pieces.rows, share)
+        valued = 1.0 if c.uncontrolled_data else share
+        deal = draw_minibatches(k_critic, learning, c.epochs, c.minibatches, at_once, valued)
         (critic, critic_opt), log = fit(
             self.critic_loss, critic, state.critic_opt, self.optimiser, lr, batch, deal, devices
         )
         metrics |= _named("critic", log)
         if c.modelling:
-            per_pass, at_once = c.model_minibatches, self.pieces.rows
-            deal = draw_minibatches(k_model, controlled, c.model_epochs, per_pass, at_once, self.share)
+            deal = draw_minibatches(k_model, controlled, c.model_epochs, c.model_minibatches, at_once, share)
             deal = deal._replace(rows=self.draw_turns(jax.random.fold_in(k_model, 1), deal.rows))
             model, optimiser = (encoder, decoders), self.model_optimiser
             modelled = Modelled(batch, self.decoded_teammates)
