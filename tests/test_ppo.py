@@ -101,7 +101,7 @@ def gradients(learner, state, batch):
     one = jax.tree.map(lambda x: x[0], deal)
     p = state.params
     return {
-        "actor": chunked_gradient(partial(learner.actor_loss, 0.01), p.policy.actor, batch, one)[0],
+        "actor": chunked_gradient(partial(learner.actor_loss, 0.01, 0.0), p.policy.actor, batch, one)[0],
         "critic": chunked_gradient(learner.critic_loss, p.critic, batch, one)[0],
         "model": chunked_gradient(
             learner.model_loss,
@@ -196,7 +196,7 @@ def test_ppo_does_not_train_the_encoder(collected):
 def test_chunks_change_nothing_but_speed(collected, chunk):
     learner, state, tr = collected
     _, batch, _ = prepare(learner, state, tr)
-    loss = partial(learner.actor_loss, 0.01)
+    loss = partial(learner.actor_loss, 0.01, 0.0)
 
     @jax.jit
     def in_chunks(params, batch):
@@ -280,14 +280,73 @@ def test_actor_loss_by_hand(monkeypatch):
     learner = PPO(EnvSpec("hand", 2, 1, 1, 2, 1), replace(CONFIG, modelling=False, clip=0.1))
     with_answers(monkeypatch, np.log([0.8, 0.2]))
     rows = hand_rows(avail=np.ones((1, 1, 2), bool), log_prob=[[np.log(0.5)]], advantage=[[2.0]], actor_weight=[[1.0]])
-    loss, (weight, m) = learner.actor_loss(0.5, {}, rows, NO_STATE)
+    loss, (weight, m) = learner.actor_loss(0.5, 0.0, {}, rows, NO_STATE)
     entropy = -(0.8 * np.log(0.8) + 0.2 * np.log(0.2))
     assert float(loss) == pytest.approx(-1.1 * 2 - 0.5 * entropy, rel=1e-5)
     assert float(m["clip_fraction"]) == 1.0
     assert float(weight) == 1.0
     # A negative advantage is not protected by the clip: 1.6 * -2 is the smaller of the two.
-    loss, _ = learner.actor_loss(0.0, {}, rows._replace(advantage=jnp.array([[-2.0]])), NO_STATE)
+    loss, _ = learner.actor_loss(0.0, 0.0, {}, rows._replace(advantage=jnp.array([[-2.0]])), NO_STATE)
     assert float(loss) == pytest.approx(3.2, rel=1e-5)
+
+
+def test_imitation_by_hand(monkeypatch):
+    """A stranger took action 1, to which the actor gives 0.2; it counts 2.5 times, at a weight of 0.3."""
+    learner = PPO(EnvSpec("hand", 2, 1, 1, 2, 1), replace(CONFIG, modelling=False, imitation=1.0))
+    with_answers(monkeypatch, np.log([0.8, 0.2]))
+    rows = hand_rows(avail=np.ones((1, 1, 2), bool), imitation_weight=[[2.5]], actor_count=[[0.7]])
+    rows = rows._replace(action=jnp.ones((1, 1), jnp.int32))
+    loss, (count, m) = learner.actor_loss(0.5, 0.3, {}, rows, NO_STATE)
+    assert float(loss) == pytest.approx(-0.3 * 2.5 * np.log(0.2), rel=1e-5)
+    assert float(m["imitation"]) == pytest.approx(-2.5 * np.log(0.2), rel=1e-5)
+    assert float(count) == pytest.approx(0.7)
+
+
+def test_strangers_are_imitated_where_they_did_well():
+    """Weights against NumPy: exp of advantages standardised over living strangers, bounded, as many as our steps."""
+    learner, state, tr = collect(replace(CONFIG, imitation=0.3, imitation_limit=2.0))
+    new, batch, _ = prepare(learner, state, tr)
+    a = jax.device_get(batch.agents)
+    theirs = ~a.controlled & a.alive
+    advantage = (a.target - a.value)[theirs]
+    merit = np.minimum(np.exp((advantage - advantage.mean()) / advantage.std()), 2.0)
+    ours = a.actor_weight.sum()
+    np.testing.assert_allclose(a.imitation_weight[theirs], merit * ours / theirs.sum(), rtol=1e-4)
+    assert (a.imitation_weight[~theirs] == 0).all()
+    assert merit.max() == 2.0
+    np.testing.assert_allclose(a.actor_count.sum(), ours, rtol=1e-5)
+    assert (a.actor_count[~(theirs | (a.actor_weight > 0))] == 0).all()
+    # What the actor remembers of strangers goes on from batch to batch, as if it sat in their seats.
+    going_on = ~np.asarray(tr.first[0])[:, None] & ~np.asarray(tr.team.controlled[0])
+    assert going_on.any()
+    assert (np.abs(state.actor_memory)[going_on] > 0).any(-1).all()
+    h0 = batch.agents.actor_h0.reshape(state.actor_memory.shape)
+    np.testing.assert_array_equal(h0[going_on], state.actor_memory[going_on])
+    assert new.actor_memory.shape == state.actor_memory.shape
+
+
+def test_imitation_ends():
+    """Half a run later, an update is that of PPO without it, and costs no more."""
+    learner, state, tr = collect(replace(CONFIG, imitation=0.3, imitation_until=0.5))
+    plain = PPO(learner.spec, CONFIG)
+    without = state._replace(actor_memory=jnp.zeros((*state.actor_memory.shape[:2], 0)))
+    early, late = (update(learner, state, (), tr, jax.random.key(0), p)[0] for p in (0.1, 0.6))
+    expected = update(plain, without, (), tr, jax.random.key(0), 0.6)[0]
+    assert equal(late.params, expected.params)
+    assert not equal(early.params.policy.actor, expected.params.policy.actor)
+    assert equal(early.params.critic, expected.params.critic)
+
+
+def test_the_action_decoder_may_learn_from_controlled_teammates_alone(collected):
+    learner, state, tr = collected
+    _, batch, _ = prepare(learner, state, tr)
+    some = PPO(learner.spec, replace(learner.config, decoded_actions="controlled"))
+    agents, mates = Modelled(batch, learner.decoded_teammates).take(turns_of(batch))
+    params = (state.params.policy.encoder, state.params.decoders)
+    other = mates._replace(action=jnp.where(mates.controlled, mates.action, (mates.action + 1) % 3))
+    for each, same in ((learner, False), (some, True)):
+        loss = jax.jit(each.model_loss)
+        assert np.allclose(loss(params, agents, mates)[0], loss(params, agents, other)[0]) == same
 
 
 @pytest.mark.parametrize(

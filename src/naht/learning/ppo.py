@@ -22,7 +22,7 @@ from naht.agents.policy import masked_log_probs, pick
 from naht.agents.recurrent import RecurrentParams, RecurrentPolicy
 from naht.agents.teammate_model import ModelConfig, TeammateDecoders
 from naht.config import MOST_ENVS, Count, NotNegative, Positive, Range, Share, setting
-from naht.devices import SHARED, SPLIT, own_key, zeros
+from naht.devices import SHARED, SPLIT, own_key, total, zeros
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
 from naht.learning.minibatches import Metrics, draw_minibatches, map_rows
@@ -85,6 +85,13 @@ class PPOConfig:
     """The critic reads the global state as well (MAPPO)."""
     uncontrolled_data: bool = True
     """Train the critic on the uncontrolled agents' data as well (UCD)."""
+    imitation: NotNegative = 0.0
+    """Weight of learning from what the uncontrolled agents do: the actor's negative log-likelihood of their actions,
+    each counted by exp(its standardised advantage). Falls linearly during the run; 0: not at all."""
+    imitation_until: Annotated[float, Range(0, 1, above=True)] = 0.6
+    """The share of the run after which nothing is imitated any more."""
+    imitation_limit: Positive = 5.0
+    """An action counts at most this much."""
     modelling: bool = True
     """Teammate model on (POAM) or off (IPPO)."""
     model_epochs: Count = 5
@@ -94,6 +101,9 @@ class PPOConfig:
     decoded_teammates: Count | Literal["all"] = "all"
     """Teammates that the model of an agent decodes in every step, in turn; all: everybody, as published. The gradient
     is the same on average, at a cost that does not grow with the team."""
+    decoded_actions: Literal["all", "controlled"] = "all"
+    """Whose actions train the action decoder: those of all teammates, or of controlled ones (as in the authors' code).
+    """
     model_lr: Positive = 5e-4
     """Learning rate of the teammate model."""
     model_max_grad_norm: Positive = 5.0
@@ -118,6 +128,7 @@ class PPOState(NamedTuple):
     reward_stats: RunningStats
     critic_memory: Array  # [B, M, H], where the critic's history stands at the batch's end
     encoder_memory: Array  # [B, M, H of the model], likewise; of use in the seats of uncontrolled agents
+    actor_memory: Array  # [B, M, H], likewise; width 0 unless these are imitated
 
 
 @dataclass(frozen=True)
@@ -201,12 +212,13 @@ class PPO:
             reward_stats=RunningStats.start(),
             critic_memory=zeros(*seats, hidden),
             encoder_memory=zeros(*seats, self.policy.encoder_size),
+            actor_memory=zeros(*seats, hidden if self.config.imitation else 0),
         )
 
     @property
     def layout(self) -> PyTree:
         """What of the state is the same on every device, and what is cut along the environments."""
-        return PPOState(SHARED, SHARED, SHARED, SHARED, SHARED, critic_memory=SPLIT, encoder_memory=SPLIT)
+        return PPOState(SHARED, SHARED, SHARED, SHARED, SHARED, SPLIT, SPLIT, SPLIT)
 
     def policy_params(self, state: PPOState) -> RecurrentParams:
         """What the policy needs to act."""
@@ -236,10 +248,12 @@ class PPO:
         encoder, model_opt = policy.encoder, state.model_opt
 
         share, at_once = self.controlled_rows, self.pieces.rows
-        deal = draw_minibatches(k_actor, controlled, c.epochs, c.minibatches, at_once, share)
-        (actor, actor_opt), log = fit(
-            partial(self.actor_loss, entropy), policy.actor, state.actor_opt, self.optimiser, lr, batch, deal, devices
-        )
+        # Strangers' rows are computed while they are imitated, and no longer.
+        imitation = c.imitation * jnp.maximum(0.0, 1 - progress / c.imitation_until)
+        acting = controlled | ((batch.agents.imitation_weight > 0).any(-1) & (imitation > 0))
+        deal = draw_minibatches(k_actor, acting, c.epochs, c.minibatches, at_once, 1.0 if c.imitation else share)
+        loss = partial(self.actor_loss, entropy, imitation)
+        (actor, actor_opt), log = fit(loss, policy.actor, state.actor_opt, self.optimiser, lr, batch, deal, devices)
         metrics |= _named("actor", log)
         valued = 1.0 if c.uncontrolled_data else share
         deal = draw_minibatches(k_critic, learning, c.epochs, c.minibatches, at_once, valued)
@@ -281,6 +295,9 @@ class PPO:
         # The arena knows the history of agents that we control, this learner that of the others.
         controlled = tr.team.controlled[0][..., None]
         encoder_start = start_of(jnp.where(controlled, tr.start_memory[0].encoder, state.encoder_memory))
+        actor_start = tr.start_memory[0].actor
+        if c.imitation:
+            actor_start = jnp.where(controlled, actor_start, state.actor_memory)
         global_state, next_global_state = (
             leaf if c.central_critic else leaf[..., :0] for leaf in (tr.global_state, tr.next_global_state)
         )
@@ -293,7 +310,7 @@ class PPO:
             global_state=by_team(global_state),
             x_next=by_agent(self.policy.inputs(tr.next_obs[-tail:], tr.action[-tail:], slot[-tail:])),
             global_state_next=by_team(next_global_state[-tail:]),
-            actor_start=start_of(tr.start_memory[0].actor),
+            actor_start=start_of(actor_start),
             encoder_start=encoder_start,
             critic_start=start_of(state.critic_memory),
         )
@@ -313,6 +330,15 @@ class PPO:
         valued = jnp.ones_like(tr.team.controlled) if c.uncontrolled_data else tr.team.controlled
         critic_weight = by_agent(valued).astype(jnp.float32)
         advantages = targets - values
+        imitation_weight, actor_count = jnp.zeros_like(actor_weight), actor_weight
+        if c.imitation:
+            strangers = by_agent(~tr.team.controlled & tr.alive).astype(jnp.float32)
+            ours, theirs = total((actor_weight.sum(), strangers.sum()), self.devices)
+            merit = jnp.exp(masked_standardise(advantages, strangers, self.devices))
+            # Means are over our steps; minibatches may have few of these, so those that one expects among so many
+            # living agents are counted instead, and theirs are scaled to as many.
+            imitation_weight = strangers * jnp.minimum(merit, c.imitation_limit) * ours / jnp.maximum(theirs, 1.0)
+            actor_count = (actor_weight + strangers) * ours / jnp.maximum(ours + theirs, 1.0)
         if c.standardise_advantages:
             advantages = masked_standardise(advantages, actor_weight, self.devices)
 
@@ -338,6 +364,8 @@ class PPO:
             value=rows(values),
             target=rows(targets),
             actor_weight=rows(actor_weight),
+            actor_count=rows(actor_count),
+            imitation_weight=rows(imitation_weight),
             critic_weight=rows(critic_weight),
             alive=rows(by_agent(tr.alive)),
             controlled=rows(by_agent(tr.team.controlled)),
@@ -357,6 +385,7 @@ class PPO:
             reward_stats=stats,
             critic_memory=known.critic_end.reshape(state.critic_memory.shape),
             encoder_memory=known.encoder_end.reshape(state.encoder_memory.shape),
+            actor_memory=known.actor_end.reshape(state.actor_memory.shape),
         )
         return state, Batch(agents, rows(global_state.swapaxes(0, 1))), metrics
 
@@ -387,6 +416,7 @@ class PPO:
             return unroll(actor, concat(h.x, embedding), h.actor_start, first)[1]
 
         cut = c.sequence_length is not None
+        actor_end = actor_hidden()[-1] if c.imitation else jnp.zeros((first.shape[1], 0))
         actor_memory = stored(cut or c.actor_memory == "stored", actor_hidden, h.actor_start)
         critic_memory = stored(cut or c.critic_memory == "stored", lambda: critic_hidden, h.critic_start)
         encoder_memory = stored(cut, lambda: encoder_hidden, h.encoder_start)
@@ -399,6 +429,7 @@ class PPO:
             encoder_memory=encoder_memory.swapaxes(0, 1),
             encoder_end=encoder_hidden[-1],
             critic_end=critic_hidden[-1],
+            actor_end=actor_end,
         )
 
     def draw_turns(self, key: Array, rows: Array) -> Turns:
@@ -406,9 +437,15 @@ class PPO:
         return Turns(rows, jax.random.randint(key, rows.shape, 0, max(1, self.spec.num_agents - 1)))
 
     def actor_loss(
-        self, entropy_weight: Array | float, params: PyTree, a: AgentRows, global_state: Array
+        self,
+        entropy_weight: Array | float,
+        imitation_weight: Array | float,
+        params: PyTree,
+        a: AgentRows,
+        global_state: Array,
     ) -> tuple[Array, tuple[Array, Metrics]]:
-        """PPO's clipped objective with entropy bonus, over living controlled agents. Leaves of `a` are [L, C, ...]."""
+        """PPO's clipped objective with entropy bonus, over living controlled agents; and, with imitation, the weighted
+        negative log-likelihood of what living uncontrolled ones did. Leaves of `a` are [L, C, ...]."""
         del global_state
         clip, weight = self.config.clip, a.actor_weight
         logits, _ = unroll(partial(self.policy.actor.apply, params), concat(a.x, a.embedding), a.actor_h0, a.first)
@@ -424,7 +461,13 @@ class PPO:
             "approx_kl": masked_sum(ratio - 1 - log_ratio, weight),
             "clip_fraction": masked_sum((jnp.abs(ratio - 1) > clip).astype(jnp.float32), weight),
         }
-        return metrics["loss"] - entropy_weight * metrics["entropy"], (weight.sum(), metrics)
+        loss = metrics["loss"] - entropy_weight * metrics["entropy"]
+        count = weight
+        if self.config.imitation:
+            metrics["imitation"] = masked_sum(-pick(log_probs, a.action), a.imitation_weight)
+            loss += imitation_weight * metrics["imitation"]
+            count = jnp.where(imitation_weight > 0, a.actor_count, weight)
+        return loss, (count.sum(), metrics)
 
     def critic_loss(self, params: PyTree, a: AgentRows, global_state: Array) -> tuple[Array, tuple[Array, Metrics]]:
         """Regression of the values on the TD(lambda) targets, over all agents or controlled ones, dead or alive."""
@@ -458,7 +501,8 @@ class PPO:
         weight = a.actor_weight[..., None] * mates.alive
         squared = (jnp.where(weight[..., None] > 0, obs - mates.obs, 0.0) ** 2).mean(-1)
         log_prob = pick(jax.nn.log_softmax(logits), mates.action)
-        loss = masked_sum(squared - log_prob, weight)
+        acting = weight * mates.controlled if self.config.decoded_actions == "controlled" else weight
+        loss = masked_sum(squared, weight) - masked_sum(log_prob, acting)
         metrics = {
             "loss": loss,
             "obs_mse": masked_sum(squared, weight),

@@ -29,6 +29,8 @@ class AgentRows(NamedTuple):
     value: Array  # [R, L] at collection
     target: Array  # [R, L]
     actor_weight: Array  # [R, L] float: data that train the actor, and the model of others
+    actor_count: Array  # [R, L] float: what the actor's means are over; the same, unless strangers are imitated
+    imitation_weight: Array  # [R, L] float: how much a stranger's action is to be imitated
     critic_weight: Array  # [R, L] float: data that train the critic
     alive: Array  # [R, L] bool
     controlled: Array  # [R, L] bool
@@ -139,6 +141,7 @@ class LookBack(NamedTuple):
     encoder_memory: Array  # [R, T, H of the model]
     encoder_end: Array  # [R, H of the model], after the last step
     critic_end: Array  # [R, H]
+    actor_end: Array  # [R, H]; width 0 unless strangers are imitated
 
 
 Network = Callable[[Array, Array, Array], tuple[Array, Array]]
