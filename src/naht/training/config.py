@@ -211,6 +211,7 @@ def _smac(batch_steps: int, steps: int) -> dict[str, Settings]:
             standardise_rewards="std",
             bootstrap_time_limit=False,
             decoded_teammates=1,
+            model_lr=2e-3,  # see docs/poam.md
         ),
         replace(_TUNED_VALUE, rollout_steps=batch_steps, standardise_rewards="std"),
         steps=steps,
