@@ -23,14 +23,40 @@ MOST_MAPPINGS = 40_000
 """Of memory, which compiled code takes: Linux grants a process 65,530, and a training step needs about 1,800."""
 
 
+LIGHT = ("test_docs", "test_project", "test_replay", "test_sampler", "test_scripted", "test_zoo")
+"""Files whose tests are short. They come last, so that both processes end at about the same time."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem in LIGHT)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _compiled_code(request):
-    """Files marked `runs_much` get better code. All of it is forgotten before there is too much; until then, tests of
-    many files share it."""
+def _better_code_for_files(request):
+    yield from _better_code(request)
+
+
+@pytest.fixture(autouse=True)
+def _better_code_for_tests(request):
+    yield from _better_code(request)
+
+
+def _better_code(request):
+    """What is marked `runs_much` gets better code."""
     import jax
 
-    if QUICK:
-        jax.config.update("jax_disable_most_optimizations", request.node.get_closest_marker("runs_much") is None)
+    before = jax.config.read("jax_disable_most_optimizations")
+    if QUICK and request.node.get_closest_marker("runs_much") is not None:
+        jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_code():
+    """It is forgotten before there is too much; until then, tests of many files share it."""
+    import jax
+
     yield
     maps = Path("/proc/self/maps")
     if not maps.exists() or maps.read_bytes().count(b"\n") > MOST_MAPPINGS:

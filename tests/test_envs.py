@@ -12,8 +12,12 @@ from naht.envs.bit_game import BitGame
 from naht.envs.registry import TASKS
 from probes import Recall, Rough
 
+LARGE = ("8v9", "10v11")
 
-@pytest.mark.parametrize("name", TASKS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.runs_much] * (name in LARGE)) for name in TASKS]
+)
 def test_every_task_conforms(name):
     check_environment(make_env(name))
 

@@ -142,14 +142,15 @@ def test_targets_are_not_differentiated():
     *_, tr = batches(learner, 2)
     sequences = learner.sequences(tr).take(jnp.arange(4))
 
+    @jax.jit
     def loss(params, target):
         return learner.loss(target, state.reward_stats, params, *sequences)[0]
 
-    by_target = jax.grad(loss, argnums=1)(state.params, state.params)
+    by_target = jax.jit(jax.grad(loss, argnums=1))(state.params, state.params)
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(by_target))
     elsewhere = jax.tree.map(lambda leaf: leaf + 0.1, state.params)
     assert loss(state.params, elsewhere) != loss(state.params, state.params)
-    gradient = jax.grad(loss)(state.params, state.params)
+    gradient = jax.jit(jax.grad(loss))(state.params, state.params)
     step = jax.tree.map(lambda leaf: 1e-3 * jnp.sign(leaf), gradient)
 
     def at(sign):
