@@ -124,7 +124,7 @@ def check_environment(env: Environment, seed: int = 0, episodes: int = 4, worlds
         _expect(spec, not (ts.terminated or ts.truncated), "an episode is over right after its reset")
 
         for t in range(spec.horizon):
-            _expect(spec, np.asarray(ts.avail).any(-1).all(), f"at step {t} some agent has no allowed action")
+            _expect(spec, bool(np.asarray(ts.avail).any(-1).all()), f"at step {t} some agent has no allowed action")
             key, act_key, step_key = jax.random.split(key, 3)
             actions = act(act_key, ts.avail)
             before, (state, ts) = state, step(step_key, state, actions)
