@@ -22,6 +22,17 @@ def test_every_task_conforms(name):
     check_environment(make_env(name))
 
 
+def test_a_map_is_the_same_operation_by_operation():
+    """Maps compile their own steps, so that nobody calls them uncompiled by mistake; what is compiled is as written."""
+    env = make_env("3m")
+    key, actions = jax.random.key(0), jnp.array([1, 4, 2])
+    state, _ = env.reset(key)
+    wanted = env.step(key, state, actions)
+    as_written = type(env).reset.__wrapped__, type(env).step.__wrapped__
+    plain = as_written[1](env, key, as_written[0](env, key)[0], actions)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), plain, wanted)
+
+
 @pytest.mark.parametrize("env", [BitGame(2), BitGame(5, horizon=3), Rough(), Recall()], ids=str)
 def test_other_sizes_and_probes_conform(env):
     check_environment(env)

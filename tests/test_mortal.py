@@ -19,8 +19,6 @@ from naht.teams.population import Roster
 from naht.training.config import ALGORITHMS
 from probes import Mortal, prepare
 
-pytestmark = pytest.mark.runs_much
-
 ENV, GAMMA = Mortal(), 0.9
 SMALL = {
     "ppo": PPOConfig(
@@ -48,7 +46,10 @@ def q_values(learner, state, tr):
     return learner.mix(state.params.mixer, jnp.where(s.controlled[:-1], chosen, 0.0), s.global_state[:-1])
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.runs_much] * (a.learner == "value")) for name, a in ALGORITHMS.items()],
+)
 def test_values_before_and_after_a_death_are_the_known_ones(name):
     algorithm = ALGORITHMS[name]
     learner = make_learner(ENV.spec, replace(SMALL[algorithm.learner], **algorithm.settings))
@@ -57,19 +58,16 @@ def test_values_before_and_after_a_death_are_the_known_ones(name):
     ours = Roster(("ours",), (learner.policy,), (False,))
     arena = Arena(ENV, team_sampler(3, len(theirs), algorithm.num_controlled), ours, theirs.roster, learner.num_envs)
 
-    def play(state, running, key):
-        params = (jax.tree.map(lambda x: x[None], learner.policy_params(state)),)
-        return arena.play(params, theirs.params, running, key, ENV.horizon)
-
     def step(carry, key):
         state, experience, running = carry
-        running, tr = play(state, running, key)
-        return (*learner.update(state, experience, tr, key, jnp.zeros(()))[:2], running), None
+        params = (jax.tree.map(lambda x: x[None], learner.policy_params(state)),)
+        running, tr = arena.play(params, theirs.params, running, key, ENV.horizon)
+        return (*learner.update(state, experience, tr, key, jnp.zeros(()))[:2], running), tr
 
     @jax.jit
     def trained(carry):
-        carry, _ = jax.lax.scan(step, carry, jax.random.split(jax.random.key(1), 250))
-        return carry[0], play(carry[0], carry[2], jax.random.key(2))[1]
+        carry, played = jax.lax.scan(step, carry, jax.random.split(jax.random.key(1), 250))
+        return carry[0], jax.tree.map(lambda leaf: leaf[-1], played)
 
     start = learner.init(jax.random.key(0)), learner.init_experience(), jax.jit(arena.reset)(jax.random.key(0))
     state, tr = trained(start)

@@ -25,7 +25,8 @@ def tiny_runs(monkeypatch, module):
     def tiny_config(*args, **options):
         config = run_config(*args, **options)
         modelling = config.algorithm.modelling
-        return replace(config, algorithm=replace(TINY, modelling=modelling), test_episodes=4, devices=1)
+        few = {"test_episodes": 4, "final_episodes": 8, "devices": 1}
+        return replace(config, algorithm=replace(TINY, modelling=modelling), **few)
 
     monkeypatch.setattr(module, "run_config", tiny_config)
 

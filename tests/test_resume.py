@@ -31,7 +31,8 @@ from probes import Stop, fingerprint, small, snapshot, stop_at
 def test_editing_a_teammates_file_is_noticed(tmp_path):
     bots = tmp_path / "bots.py"
     bots.write_text("def one(s):\n    return 1\n\ndef zero(s):\n    return 0\n")
-    config = small()
+    # Short: every move of these teammates is a call from compiled code.
+    config = replace(small(steps=200), final_episodes=16)
     config = replace(config, teams=replace(config.teams, teammates=(f"{bots}:one", f"{bots}:zero", "static")))
 
     def stop(event):

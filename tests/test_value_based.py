@@ -85,19 +85,25 @@ def test_the_loss_is_the_textbooks(mixing, bootstrap, double_q, lam):
     assert tr.first[1:].any()
     other = jax.tree.map(lambda leaf: leaf * 0.7 + 0.01, state.params)
     sequences = learner.sequences(tr)
-    got, (weight, metrics) = learner.loss(other, state.reward_stats, state.params, *sequences.take(jnp.arange(8)))
+    loss = jax.jit(learner.loss)
+    got, (weight, metrics) = loss(other, state.reward_stats, state.params, *sequences.take(jnp.arange(8)))
 
-    network = jax.jit(learner.policy.critic.apply)
-    slots = jnp.arange(3)
+    slots, nothing = np.arange(3), np.zeros((1, 3), bool)
+
+    @jax.jit
+    def network(params, obs, last_action, h):
+        x = learner.policy.inputs(obs, last_action, slots)[None]
+        return learner.policy.critic.apply(params, x, h, nothing)
 
     def values(params, obs, last_action, h):
-        x = learner.policy.inputs(obs, last_action, slots)[None]
-        q, h = network(params, x, h, jnp.zeros((1, 3), bool))
-        return np.asarray(q[0]), h[0]
+        q, h = jax.device_get(network(params, obs, last_action, h))
+        return q[0], h[0]
+
+    mixed = jax.jit(learner.mixer.apply)
 
     def mix(params, q, who, s):
         q = np.where(who, q, 0.0)
-        return q.sum() if mixing == "sum" else float(learner.mixer.apply(params, jnp.asarray(q), s))
+        return q.sum() if mixing == "sum" else float(mixed(params, q, s))
 
     tr = jax.device_get(tr)
     total, count = 0.0, 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -117,6 +117,7 @@ class Smac:
         worth = self.layout.enemies * (KILL_VALUE + enemy.health + enemy.shield) + WIN_VALUE
         return worth / LARGEST_RETURN
 
+    @partial(jax.jit, static_argnums=0)  # called as it is, it would compile every operation by itself
     def reset(self, key: Array) -> tuple[SmacState, TimeStep]:
         """Always the same: units have fixed places."""
         del key
@@ -124,6 +125,7 @@ class Smac:
         state = SmacState(self.battle.start(), jnp.full((a, 1), -1, jnp.int32), jnp.zeros((1,), jnp.int32))
         return jax.tree.map(lambda leaf: leaf[..., 0], (state, self.view(state)))
 
+    @partial(jax.jit, static_argnums=0)
     def step(self, key: Array, state: SmacState, actions: Array) -> tuple[SmacState, TimeStep]:
         bits = jax.random.bits(key, (TICKS_PER_STEP, self.layout.allies + self.layout.enemies))
         return worlds_last(self.play)(bits, state, actions)
