@@ -396,8 +396,9 @@ DUELS = {
 def duelling(layout):
     """The start of a duel, and `play` and `view` of one world, compiled."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(MAPS, "duel", layout)
-        env = Smac("duel", "smaclite", state_last_action=True)
+        name = f"duel on {layout}"  # compiled code is remembered by name
+        patch.setitem(MAPS, name, layout)
+        env = Smac(name, "smaclite", state_last_action=True)
         state, _ = jax.jit(env.reset)(jax.random.key(0))
         play = jax.jit(worlds_last(env.play))
         view = jax.jit(worlds_last(env.view))
