@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from naht import Arena, Member, NahtError, Population, team_sampler
+from naht import Arena, Member, NahtError, Population, evaluate_mn, team_sampler
 from naht.agents.networks import NetworkConfig
 from naht.agents.policy import masked_log_probs, pick
+from naht.agents.recurrent import told_columns
 from naht.agents.scripted import Bernoulli
 from naht.agents.teammate_model import ModelConfig, teammates_of
 from naht.envs.base import EnvSpec
@@ -20,6 +21,7 @@ from naht.learning.optimisation import as_vector
 from naht.learning.ppo import PPO, PPOConfig
 from naht.learning.rows import AgentRows, Modelled, Turns, concat, unroll
 from naht.teams.population import Roster
+from naht.teams.sampler import Team, describe
 from probes import Recall, Rough, play, prepare, reset, update
 
 CONFIG = PPOConfig(
@@ -27,13 +29,14 @@ CONFIG = PPOConfig(
 )
 
 
-def collect(config=CONFIG, env=None, batches=2, controlled="uniform"):
+def collect(config=CONFIG, env=None, batches=2, controlled="uniform", strangers=1):
     """A learner, its state, and a trajectory that begins in the middle of episodes (after `batches - 1` batches)."""
     env = env or Rough()
-    learner = PPO(env.spec, config)
-    theirs = Population([Member("bot", Bernoulli(0.5))])
+    learner = PPO(env.spec, config, strangers=strangers)
+    theirs = Population([Member(f"bot{i}", Bernoulli(0.5)) for i in range(strangers)])
     ours = Roster(("ours",), (learner.policy,), (False,))
-    arena = Arena(env, team_sampler(env.spec.num_agents, 1, controlled), ours, theirs.roster, config.num_envs)
+    sampler = team_sampler(env.spec.num_agents, strangers, controlled)
+    arena = Arena(env, sampler, ours, theirs.roster, config.num_envs)
     state = learner.init(jax.random.key(1))
     params = (jax.tree.map(lambda x: x[None], learner.policy_params(state)),)
     running = reset(arena, jax.random.key(2))
@@ -76,6 +79,51 @@ def test_ratio_is_1_before_the_first_update(modelling, cut, memory):
     log_probs = pick(masked_log_probs(logits, a.avail), a.action)
     mine = a.actor_weight > 0
     np.testing.assert_allclose(np.exp(log_probs - a.log_prob)[mine], 1.0, atol=1e-4)
+
+
+def test_a_team_as_it_can_be_told():
+    team = Team(jnp.array([[True, False, False], [True, True, True]]), jnp.array([[0, 2, 1], [0, 0, 0]]))
+    wanted = [[0, 1, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1, 1]]
+    np.testing.assert_array_equal(describe(team, 4), wanted)
+    columns = {told: told_columns(told, 4, 3) for told in ("nothing", "strangers", "seats", "both")}
+    assert {told: len(range(7)[where]) for told, where in columns.items()} == {
+        "nothing": 0, "strangers": 4, "seats": 3, "both": 7
+    }  # fmt: skip
+    np.testing.assert_array_equal(describe(team, 4)[:, columns["seats"]], team.controlled)
+
+
+@pytest.mark.parametrize(("actor", "critic"), [("strangers", "both"), ("both", "nothing"), ("seats", "strangers")])
+def test_actor_and_critic_read_what_they_are_told_and_nothing_else(actor, critic):
+    """Log-probabilities are the rollout's; a value or a probability changes with what its network is told only."""
+    config = replace(CONFIG, modelling=False, actor_told=actor, critic_told=critic, bootstrap_time_limit=True)
+    learner, state, tr = collect(config, strangers=2)
+    _, batch, _ = prepare(learner, state, tr)
+    a, global_state = rows_of(batch)
+    _, (weight, metrics) = learner.actor_loss(0.0, 0.0, state.params.policy.actor, a, global_state)
+    assert float(metrics["approx_kl"] / weight) < 1e-6
+    assert set(np.unique(a.told[..., :2].sum(-1))) == {1.0}  # one team of strangers in every episode
+
+    def outputs(told):
+        read = learner.actor_reads(a.x, a.embedding, told), learner.critic_reads(a.x, a.embedding, global_state, told)
+        logits, _ = learner.policy.actor.apply(state.params.policy.actor, read[0], a.actor_h0, a.first)
+        values, _ = learner.critic.apply(state.params.critic, read[1], a.critic_h0, a.first)
+        return logits, values
+
+    before = outputs(a.told)
+    np.testing.assert_allclose(before[1][..., 0], a.value, atol=1e-5)
+    for columns, names in ((slice(0, 2), ("strangers", "both")), (slice(2, 5), ("seats", "both"))):
+        after = outputs(a.told.at[..., columns].set(1 - a.told[..., columns]))
+        changed = [bool(np.any(np.abs(x - y) > 1e-6)) for x, y in zip(before, after, strict=True)]
+        assert changed == [actor in names, critic in names]
+
+
+def test_who_is_told_its_team_plays_with_that_population_only():
+    learner = PPO(Rough().spec, replace(CONFIG, modelling=False, actor_told="strangers"), strangers=2)
+    ours = Population([Member("told", learner.policy, learner.policy_params(learner.init(jax.random.key(0))))])
+    bots = [Member(f"bot{i}", Bernoulli(0.5)) for i in range(3)]
+    assert len(evaluate_mn(Rough(), ours, Population(bots[:2]), episodes=4)) == 8
+    with pytest.raises(NahtError, match="is told its team knows 2 possible ones: it plays with that population only"):
+        evaluate_mn(Rough(), ours, Population(bots), episodes=4)
 
 
 def test_values_are_the_same_through_time_and_from_stored_states():

@@ -13,7 +13,7 @@ from naht.agents.policy import NO_ACTION, Percept
 from naht.envs.base import Array, Environment, PyTree, TimeStep
 from naht.pieces import Pieces, Together, decided
 from naht.teams.population import Roster, Seating
-from naht.teams.sampler import Sampler, Team
+from naht.teams.sampler import Sampler, Team, describe
 
 
 class ArenaState(NamedTuple):
@@ -136,6 +136,9 @@ class Arena:
         ts, team = s.time_step, s.team
         slot = jnp.broadcast_to(jnp.arange(self._seats[1], dtype=jnp.int32), self._seats)
         percept = Percept(ts.obs, ts.avail, s.last_action, slot)
+        if any(getattr(policy, "told", "nothing") != "nothing" for policy in self.controlled.policies):
+            told = describe(team, len(self.uncontrolled))[:, None]
+            percept = percept._replace(told=jnp.broadcast_to(told, (*self._seats, told.shape[-1])))
         together = decided(Pieces(members=self.members)).members == "at-once"
         ours, ours_memory, log_prob = self.controlled.act(
             controlled_params, s.controlled_memory, s.seating[0], percept, k_ours, together

@@ -20,6 +20,7 @@ class Percept(NamedTuple):
     avail: Array  # [..., A] bool
     last_action: Array  # [...] int32, its own previous action, NO_ACTION at the start of an episode
     slot: Array  # [...] int32, its seat in the team, 0..M-1
+    told: Array | None = None  # [..., K + M] who is in its team (`naht.teams.sampler.describe`), if anybody asks
 
 
 class Policy(Protocol):

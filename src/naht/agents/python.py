@@ -99,7 +99,7 @@ class PythonPolicy:
 
     def _act_for_all(self, percept: Percept, memory: Array, seed: Array) -> tuple[np.ndarray, np.ndarray]:
         """Seat after seat, outside of compiled code."""
-        obs, avail, last_action, slot, before, chance = map(np.asarray, (*percept, memory, seed))
+        obs, avail, last_action, slot, before, chance = map(np.asarray, (*percept[:4], memory, seed))
         action, after, start = np.zeros(slot.shape, np.int32), np.array(before), chance.tolist()
         for at in np.ndindex(slot.shape):
             if avail[at].any():  # nothing is allowed in seats of others

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,16 @@ class RecurrentParams(NamedTuple):
     encoder: PyTree  # empty without a model
 
 
+Told = Literal["nothing", "strangers", "seats", "both"]
+"""What an agent is told of its team: which members of U are in it, which seats are controlled."""
+
+
+def told_columns(told: Told, strangers: int, num_agents: int) -> slice:
+    """Which columns of `naht.teams.sampler.describe` that is, with so many members of U."""
+    ends = {"nothing": (0, 0), "strangers": (0, strangers), "seats": (strangers, strangers + num_agents)}
+    return slice(*ends.get(told, (0, strangers + num_agents)))
+
+
 @setting
 @dataclass(frozen=True)
 class RecurrentPolicy:
@@ -35,6 +45,10 @@ class RecurrentPolicy:
     spec: EnvSpec
     network: NetworkConfig = NetworkConfig()
     model: ModelConfig | None = None
+    told: Told = "nothing"
+    """What the actor is told of its team: no policy for strangers, but a bound on what knowing them could be worth."""
+    strangers: int = 0
+    """Members of the population that it is told about."""
 
     @property
     def actor(self) -> RecurrentNetwork:
@@ -58,6 +72,11 @@ class RecurrentPolicy:
         """The width of `inputs`."""
         return input_size(self.network, self.spec)
 
+    @property
+    def told_columns(self) -> slice:
+        """What it reads of a description of its team."""
+        return told_columns(self.told, self.strangers, self.spec.num_agents)
+
     def inputs(self, obs: Array, last_action: Array, slot: Array) -> Array:
         """What the networks read: [..., O], [...], [...] -> [..., I]."""
         return agent_inputs(self.network, self.spec, obs, last_action, slot)
@@ -66,7 +85,8 @@ class RecurrentPolicy:
         k_actor, k_encoder = jax.random.split(key)
         x, first = zeros(1, 1, self.input_size), zeros(1, 1, dtype=bool)
         encoder = init_params(self.encoder, k_encoder, x, zeros(1, self.encoder_size), first) if self.model else {}
-        x = zeros(1, 1, self.input_size + self.embedding_size)
+        columns = self.told_columns
+        x = zeros(1, 1, self.input_size + self.embedding_size + columns.stop - columns.start)
         actor = init_params(self.actor, k_actor, x, zeros(1, self.network.hidden), first)
         return RecurrentParams(actor, encoder)
 
@@ -107,7 +127,14 @@ class RecurrentPolicy:
         batch, num_rows = percept.slot.shape, percept.slot.size
         x, first, embedding, h_encoder = self._embed_now(params, memory, percept)
         h_actor = memory.actor.reshape(num_rows, -1)
-        logits, h_actor = self.actor.apply(params.actor, jnp.concatenate([x, embedding], -1), h_actor, first)
+        read = [x, embedding]
+        if self.told != "nothing":
+            width = 0 if percept.told is None else percept.told.shape[-1]
+            known = f"an agent that is told its team knows {self.strangers} possible ones"
+            require(width == self.strangers + self.spec.num_agents, f"{known}: it plays with that population only")
+            assert percept.told is not None
+            read.append(percept.told[..., self.told_columns].reshape(1, num_rows, -1))
+        logits, h_actor = self.actor.apply(params.actor, jnp.concatenate(read, -1), h_actor, first)
         action, log_prob = choose(masked_log_probs(logits.reshape(*batch, -1), percept.avail), key, greedy)
         new = RecurrentMemory(h_actor, h_encoder)
         return action, jax.tree.map(lambda h: h.reshape(*batch, h.shape[-1]), new), log_prob

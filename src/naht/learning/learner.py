@@ -65,11 +65,17 @@ AlgorithmConfig = PPOConfig | ValueConfig
 
 
 def make_learner(
-    spec: EnvSpec, config: AlgorithmConfig, devices: int = 1, pieces: Pieces = CACHE, share: float = 1.0
+    spec: EnvSpec,
+    config: AlgorithmConfig,
+    devices: int = 1,
+    pieces: Pieces = CACHE,
+    share: float = 1.0,
+    strangers: int = 0,
 ) -> Learner:
-    """The learner that these settings are for; `share` of the seats are expected to be controlled."""
+    """The learner that these settings are for; `share` of the seats are expected to be controlled, the others by one of
+    so many `strangers`."""
     if isinstance(config, PPOConfig):
-        return PPO(spec, config, devices, pieces, share)
+        return PPO(spec, config, devices, pieces, share, strangers)
     if isinstance(config, ValueConfig):
         return ValueBased(spec, config, devices, pieces)
     raise NahtError(f"no learner takes settings of type {type(config).__name__}")

@@ -19,7 +19,7 @@ import optax
 
 from naht.agents.networks import NetworkConfig, RecurrentNetwork, init_params
 from naht.agents.policy import masked_log_probs, pick
-from naht.agents.recurrent import RecurrentParams, RecurrentPolicy
+from naht.agents.recurrent import RecurrentParams, RecurrentPolicy, Told, told_columns
 from naht.agents.teammate_model import ModelConfig, TeammateDecoders
 from naht.config import MOST_ENVS, Count, NotNegative, Positive, Range, Share, setting
 from naht.devices import SHARED, SPLIT, own_key, total, zeros
@@ -32,6 +32,7 @@ from naht.learning.returns import td_lambda
 from naht.learning.rows import AgentRows, Batch, Histories, LookBack, Modelled, Teammates, Turns, before, concat, unroll
 from naht.pieces import CACHE, Pieces
 from naht.rollout import Trajectory
+from naht.teams.sampler import describe
 
 
 @setting
@@ -85,6 +86,11 @@ class PPOConfig:
     """The critic reads the global state as well (MAPPO)."""
     uncontrolled_data: bool = True
     """Train the critic on the uncontrolled agents' data as well (UCD)."""
+    actor_told: Told = "nothing"
+    """What the actor is told of its team: which members of U are in it, which seats are controlled, or both. Nobody can
+    know that of strangers; it shows what knowing them could be worth."""
+    critic_told: Told = "nothing"
+    """The same for the critic."""
     imitation: NotNegative = 0.0
     """Weight of learning from what the uncontrolled agents do: the actor's negative log-likelihood of their actions,
     each counted by exp(its standardised advantage). Falls linearly during the run; 0: not at all."""
@@ -141,6 +147,8 @@ class PPO:
     pieces: Pieces = CACHE
     share: float = 1.0
     """Of the seats, how many are expected to be controlled: pieces are cut to fit, which changes speed only."""
+    strangers: int = 0
+    """Members of U, which somebody may be told of."""
 
     def __post_init__(self) -> None:
         cut = self.config.sequence_length
@@ -159,7 +167,9 @@ class PPO:
 
     @property
     def policy(self) -> RecurrentPolicy:
-        return RecurrentPolicy(self.spec, self.config.network, self.config.model if self.config.modelling else None)
+        c = self.config
+        known = 0 if c.actor_told == "nothing" else self.strangers  # otherwise, no part of the policy
+        return RecurrentPolicy(self.spec, c.network, c.model if c.modelling else None, c.actor_told, known)
 
     @property
     def critic(self) -> RecurrentNetwork:
@@ -169,6 +179,19 @@ class PPO:
     def state_size(self) -> int:
         """Width of the global state as the critic reads it."""
         return self.spec.state_size if self.config.central_critic else 0
+
+    @property
+    def critic_columns(self) -> slice:
+        """What the critic reads of a description of the team."""
+        return told_columns(self.config.critic_told, self.strangers, self.spec.num_agents)
+
+    def actor_reads(self, x: Array, embedding: Array, told: Array) -> Array:
+        """[..., I], [..., E], [..., K + M] -> [..., inputs of the actor]."""
+        return concat(x, embedding, told[..., self.policy.told_columns])
+
+    def critic_reads(self, x: Array, embedding: Array, global_state: Array, told: Array) -> Array:
+        """Likewise, of the critic."""
+        return concat(x, embedding, global_state, told[..., self.critic_columns])
 
     @property
     def decoders(self) -> TeammateDecoders:
@@ -200,7 +223,8 @@ class PPO:
         k_policy, k_critic, k_decoders = jax.random.split(key, 3)
         policy = self.policy.init(k_policy)
         seats, hidden = (self.num_envs, self.spec.num_agents), self.config.network.hidden
-        x = zeros(1, 1, self.policy.input_size + self.policy.embedding_size + self.state_size)
+        told = self.critic_columns.stop - self.critic_columns.start
+        x = zeros(1, 1, self.policy.input_size + self.policy.embedding_size + self.state_size + told)
         critic = init_params(self.critic, k_critic, x, zeros(1, hidden), zeros(1, 1, dtype=bool))
         embedding, seat = zeros(1, self.policy.embedding_size), zeros(1, 1, dtype=np.int32)
         decoders = init_params(self.decoders, k_decoders, embedding, seat) if self.config.modelling else {}
@@ -301,6 +325,9 @@ class PPO:
         global_state, next_global_state = (
             leaf if c.central_critic else leaf[..., :0] for leaf in (tr.global_state, tr.next_global_state)
         )
+        told = describe(tr.team, self.strangers)
+        if c.actor_told == c.critic_told == "nothing":
+            told = told[..., :0]
         slot = jnp.broadcast_to(jnp.arange(num_agents), tr.action.shape)
         tail = steps if c.bootstrap_time_limit else 1
         x, first = by_agent(self.policy.inputs(tr.obs, tr.last_action, slot)), by_team(tr.first)
@@ -308,6 +335,7 @@ class PPO:
             x=x,
             first=first,
             global_state=by_team(global_state),
+            told=by_team(told),
             x_next=by_agent(self.policy.inputs(tr.next_obs[-tail:], tr.action[-tail:], slot[-tail:])),
             global_state_next=by_team(next_global_state[-tail:]),
             actor_start=start_of(actor_start),
@@ -356,6 +384,7 @@ class PPO:
             x=rows(x),
             obs=rows(by_agent(tr.obs)),
             embedding=rows(known.embedding),
+            told=rows(seen.told),
             first=rows(first),
             avail=rows(by_agent(tr.avail)),
             action=rows(by_agent(tr.action)),
@@ -396,14 +425,15 @@ class PPO:
         first = histories.first.T
         embed, critic = partial(self.policy.embed, params.policy), partial(self.critic.apply, params.critic)
         embedding, encoder_hidden = unroll(embed, h.x, h.encoder_start, first)
-        values, critic_hidden = unroll(critic, concat(h.x, embedding, h.global_state), h.critic_start, first)
+        read = self.critic_reads(h.x, embedding, h.global_state, h.told)
+        values, critic_hidden = unroll(critic, read, h.critic_start, first)
 
         # V of what follows step t is the next step's value, except at the batch's end and where the clock ended an
         # episode: there it is one more step of encoder and critic, on the observation before the restart.
         tail = h.x_next.shape[0]
         same_episode = jnp.zeros((tail, first.shape[1]), bool)
         e_next, _ = unroll(embed, h.x_next, encoder_hidden[-tail:], same_episode)
-        x_next = concat(h.x_next, e_next, h.global_state_next)
+        x_next = self.critic_reads(h.x_next, e_next, h.global_state_next, h.told[-tail:])
         v_next, _ = unroll(critic, x_next, critic_hidden[-tail:], same_episode)
         next_values = jnp.concatenate([values[1:], v_next[-1:]]) if tail == 1 else v_next
 
@@ -413,7 +443,7 @@ class PPO:
 
         def actor_hidden() -> Array:
             actor = partial(self.policy.actor.apply, params.policy.actor)
-            return unroll(actor, concat(h.x, embedding), h.actor_start, first)[1]
+            return unroll(actor, self.actor_reads(h.x, embedding, h.told), h.actor_start, first)[1]
 
         cut = c.sequence_length is not None
         actor_end = actor_hidden()[-1] if c.imitation else jnp.zeros((first.shape[1], 0))
@@ -448,7 +478,8 @@ class PPO:
         negative log-likelihood of what living uncontrolled ones did. Leaves of `a` are [L, C, ...]."""
         del global_state
         clip, weight = self.config.clip, a.actor_weight
-        logits, _ = unroll(partial(self.policy.actor.apply, params), concat(a.x, a.embedding), a.actor_h0, a.first)
+        x = self.actor_reads(a.x, a.embedding, a.told)
+        logits, _ = unroll(partial(self.policy.actor.apply, params), x, a.actor_h0, a.first)
         log_probs = masked_log_probs(logits, a.avail)
         # Rows without weight may hold anything; an overflow of exp there must not reach the gradient.
         log_ratio = jnp.where(weight > 0, pick(log_probs, a.action) - a.log_prob, 0.0)
@@ -472,7 +503,7 @@ class PPO:
     def critic_loss(self, params: PyTree, a: AgentRows, global_state: Array) -> tuple[Array, tuple[Array, Metrics]]:
         """Regression of the values on the TD(lambda) targets, over all agents or controlled ones, dead or alive."""
         c = self.config
-        x = concat(a.x, a.embedding, global_state)
+        x = self.critic_reads(a.x, a.embedding, global_state, a.told)
         values, _ = unroll(partial(self.critic.apply, params), x, a.critic_h0, a.first)
         # As in the actor: what stands in rows without weight must not reach the gradient, NaN included.
         values = jnp.where(a.critic_weight > 0, values[..., 0], 0.0)

@@ -21,6 +21,7 @@ class AgentRows(NamedTuple):
     x: Array  # [R, L, I] observation, last action, seat
     obs: Array  # [R, L, O] the same observation, for those who predict it
     embedding: Array  # [R, L, E] of the team, as at collection: a constant for PPO
+    told: Array  # [R, L, K + M] the team itself (`naht.teams.sampler.describe`); width 0 unless somebody is told
     first: Array  # [R, L] bool
     avail: Array  # [R, L, A] bool
     action: Array  # [R, L] int32
@@ -123,6 +124,7 @@ class Histories(NamedTuple):
     x: Array  # [R, T, I] observation, last action, seat
     first: Array  # [R, T] bool
     global_state: Array  # [R, T, S]; width 0 unless the critic reads it
+    told: Array  # [R, T, K + M] the team; width 0 unless somebody is told
     x_next: Array  # [R, K, I] after each of the last K steps, before any restart
     global_state_next: Array  # [R, K, S]
     actor_start: Array  # [R, H] before the first step

@@ -35,6 +35,13 @@ class Team(NamedTuple):
     member: Array  # [..., M] int32, an index into C where controlled, into U elsewhere
 
 
+def describe(team: Team, strangers: int) -> Array:
+    """What could be told of a team [..., M]: which of U's `strangers` members sit in it, then which seats are
+    controlled. [..., strangers + M] of zeros and ones."""
+    who = jax.nn.one_hot(team.member, strangers) * ~team.controlled[..., None]
+    return jnp.concatenate([who.max(-2), team.controlled.astype(jnp.float32)], axis=-1)
+
+
 class Sampler(Protocol):
     """Anything that draws teams; `TeamSampler` is ours. Must be hashable, like environments."""
 

@@ -162,7 +162,8 @@ def make_trainer(config: RunConfig, *, found_in: str | None = None) -> tuple[Tra
     config = settled(config)
     assert config.devices is not None
     check_devices(config.devices, num_envs=config.algorithm.num_envs, test_episodes=config.test_episodes)
-    learner = make_learner(env.spec, config.algorithm, config.devices, config.pieces, sampler.controlled_share)
+    known = sampler.controlled_share, len(uncontrolled)
+    learner = make_learner(env.spec, config.algorithm, config.devices, config.pieces, *known)
     per_update = learner.num_envs * learner.rollout_steps
     num_updates = max(1, round(config.steps / per_update))
     roster = uncontrolled.roster
