@@ -1,7 +1,6 @@
 """Tests share one compilation cache, so that each program is compiled once per machine, not once per test."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -15,15 +14,12 @@ if QUICK:
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # level 0, but for files that are marked
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
-from naht.runtime import configure  # noqa: E402
+from naht.runtime import configure, forget_if_full  # noqa: E402
 
 configure()
 
-MOST_MAPPINGS = 40_000
-"""Of memory, which compiled code takes: Linux grants a process 65,530, and a training step needs about 1,800."""
 
-
-LIGHT = ("test_docs", "test_project", "test_replay", "test_sampler", "test_scripted", "test_zoo")
+LIGHT = ("test_docs", "test_page", "test_project", "test_replay", "test_sampler", "test_scripted", "test_zoo")
 """Files whose tests are short. They come last, so that both processes end at about the same time."""
 
 
@@ -55,12 +51,8 @@ def _better_code(request):
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_code():
     """It is forgotten before there is too much; until then, tests of many files share it."""
-    import jax
-
     yield
-    maps = Path("/proc/self/maps")
-    if not maps.exists() or maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
-        jax.clear_caches()
+    forget_if_full()
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,13 +63,29 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Two processes in one run folder would ruin it."""
+    """Two processes in the folder of one run, or of one node of a study, would ruin it."""
     with open(folder / ".lock", "w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            raise NahtError(f"{folder} is being trained by another process") from e
+        for patience in (0.05, 0.2, 0.0):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as e:
+                if not patience:
+                    raise NahtError(f"{folder} is being worked on by another process") from e
+                time.sleep(patience)  # somebody may only be looking
         yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Is a process at work in this folder?"""
+    try:
+        with open(folder / ".lock") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 class Log:

@@ -7,20 +7,16 @@ command.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import queue
-import signal
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from naht.errors import Interrupted, NahtError, require
-from naht.runtime import configure, usable_cores
+from naht.runtime import usable_cores
 from naht.training.config import RunConfig
+from naht.training.crew import Crew, News
 from naht.training.folder import is_finished, is_run, read_config
 from naht.training.progress import Event, Report
 from naht.training.run import create, resume, stop_signals
@@ -76,67 +72,27 @@ def run_all(
         raise Interrupted(f"stopped and saved; go on with: {how}", e.signal_number) from None
 
 
-def _end_with_parent() -> None:
-    """However the parent ends, this process stops as if asked to: what it trains is saved."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _work(folders: Any, news: Any, how_to_go_on: dict[str, Any]) -> None:
-    """The life of a worker process."""
-    configure()
-    # Between runs, a stop signal simply ends the worker.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    while (folder := folders.get()) is not None:
-        try:
-            resume(folder, report=news.put, **how_to_go_on)
-        except Interrupted:
-            break
-        except NahtError as e:
-            news.put(e)
-            break
-
-
 def _share(folders: Sequence[Path], workers: int, report: Report, how_to_go_on: dict[str, Any]) -> None:
     """Let worker processes take one run after the other."""
-    context = multiprocessing.get_context("spawn")
-    todo, news = context.Queue(), context.Queue()
-    for item in [*folders, *[None] * workers]:
-        todo.put(item)
-    crew = [context.Process(target=_work, args=(todo, news, how_to_go_on), daemon=True) for _ in range(workers)]
-    failures: list[NahtError] = []
+    failure: NahtError | None = None
 
-    def listen(seconds: float) -> bool:
-        """Pass one piece of news on; False if there was none."""
-        try:
-            item = news.get(timeout=seconds)
-        except queue.Empty:
-            return False
+    def pass_on(item: News | None) -> None:
+        nonlocal failure
         if isinstance(item, Event):
             report(item)
-        else:
-            failures.append(item)
-        return True
+        elif item is not None and item.error is not None:
+            failure = failure or item.error
 
-    with stop_signals() as signals:
-        for worker in crew:
-            worker.start()
-        asked = False
-        while any(worker.is_alive() for worker in crew):
-            listen(0.2)
-            if not asked and (signals or failures or any(worker.exitcode for worker in crew)):
-                asked = True
-                for worker in crew:
-                    worker.terminate()  # each saves its run and leaves
-        while listen(0.1):
-            pass
+    with stop_signals() as signals, Crew(workers) as crew:
+        for folder in folders:
+            crew.start(str(folder), partial(resume, **how_to_go_on), folder)
+        while crew.running and not (signals or failure or crew.broken):
+            pass_on(crew.news(0.2))
+        for item in crew.stop():
+            pass_on(item)
     if signals:
         raise Interrupted("stopped and saved", signals[0])
-    if failures:
-        raise failures[0]
+    if failure is not None:
+        raise failure
     if left := [folder for folder in folders if not is_finished(folder)]:
         raise NahtError(f"a worker process died; {len(left)} runs are unfinished: naht resume {left[0]} ...")
