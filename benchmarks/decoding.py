@@ -26,9 +26,10 @@ from naht.evaluation.statistics import mean_interval  # noqa: E402
 from naht.report.figures import Curve, learning_curves  # noqa: E402
 from naht.teams.population import Population, load_members  # noqa: E402
 from naht.training.config import RunConfig, run_config  # noqa: E402
-from naht.training.folder import read_config, read_metrics  # noqa: E402
+from naht.training.folder import is_run, read_config, read_metrics  # noqa: E402
 from naht.training.parallel import Job, run_all  # noqa: E402
 from naht.training.progress import Display  # noqa: E402
+from naht.training.trainer import settled  # noqa: E402
 from versions import Version  # noqa: E402
 
 TASKS = {"mpe-pp": 2_000_000, "5v6": 500_000, "10v11": 500_000}
@@ -54,11 +55,18 @@ def jobs(out: Path, tasks: list[str], settings: list[str], seeds: int) -> dict[t
     # Settings take turns, so that a busy machine treats them alike.
     folders = {name: name.replace(",", "").replace(" ", "-") for name in settings}
     return {
-        (task, name, seed): Job(configured(task, SETTINGS[name], seed), out / task / folders[name] / f"seed{seed}")
+        (task, name, seed): job(configured(task, SETTINGS[name], seed), out / task / folders[name] / f"seed{seed}")
         for task in tasks
         for seed in range(seeds)
         for name in settings
     }
+
+
+def job(config: RunConfig, folder: Path) -> Job:
+    """A run that was computed in other pieces is the same run up to rounding."""
+    config = settled(config)
+    found = read_config(folder) if is_run(folder) else config
+    return Job(found if replace(found, pieces=config.pieces) == config else config, folder)
 
 
 def main() -> None:

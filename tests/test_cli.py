@@ -106,6 +106,8 @@ def test_lists(capsys):
         "watch",
         "list",
         "reproduce",
+        "status",
+        "report",
         "train-prey",
         "doctor",
         "population",
@@ -214,19 +216,47 @@ def test_a_changed_world_is_noticed(capsys, tmp_path, monkeypatch):
         assert err.count("\n") == 1
 
 
-def test_reproduce_prints_the_papers_numbers_beside_ours(capsys, tmp_path):
-    args = ["--seeds", "2", "--steps", "800", "--episodes", "16", "--workers", "1", "--out", str(tmp_path)]
-    args += ["--algorithms", "poam", "poam-aht"]
-    code, out, err = call(capsys, "reproduce", "bit-game", *args)
+def test_reproduce_status_and_report(capsys, tmp_path, monkeypatch):
+    """A small study by its command: what is there, what was found, and that a second call does nothing."""
+    out = tmp_path / "study"
+    args = ["bit-game", "--seeds", "2", "--steps", "800", "--episodes", "16", "--out", str(out)]
+    code, said, err = call(capsys, "reproduce", *args, "--dry-run")
+    assert (code, out.exists()) == (0, False), err
+    assert "0/12" in said
+    assert "typical speeds; none measured here yet" in " ".join(said.split())
+    code, said, err = call(capsys, "reproduce", *args, "--workers", "1")
     assert code == 0, err
-    for text in ("poam", "poam-aht", "48.858 ± 1.092", "22.500 ± 8.250"):
-        assert text in out
-    folder = tmp_path / "tuned"
-    names = {p.name for p in folder.iterdir()}
-    assert {"results.json", "results.csv", "episodes.csv", "learning_curves.png"} <= names
-    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
-    assert len((folder / "episodes.csv").read_text().splitlines()) == 1 + 2 * 2 * 2 * 16
-    code, again, _ = call(capsys, "reproduce", "bit-game", *args)  # finished runs are kept
-    assert [line for line in again.splitlines() if "poam" in line] == [
-        line for line in out.splitlines() if "poam" in line
-    ]
+    assert "[12/12] evaluate/poam-aht/seed1: done" in err
+    assert "Two POAM agents earn" in said
+    assert "At N = 2, POAM is above POAM-AHT" in said
+    with open(out / "bit-game/tables/bits.csv") as f:
+        rows = list(csv.DictReader(f))
+    assert [row["method"] for row in rows] == ["POAM", "IPPO-NAHT", "POAM-AHT"]
+    assert rows[0]["paper"] == "48.858"
+    assert "<svg" in (out / "bit-game/figures/bits.svg").read_text()
+    page = (out / "report.html").read_text()
+    assert "Can agents that never met coordinate?" in page
+    nodes = sorted((out / "bit-game/nodes").rglob("*.csv.gz"))
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in nodes}
+    code, again, err = call(capsys, "reproduce", *args)
+    assert (code, err) == (0, "")
+    assert "all 12 nodes are done" in again
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in nodes} == before
+    code, said, _ = call(capsys, "status", str(out))
+    assert "12 of 12 nodes done" in said
+    code, said, _ = call(capsys, "report", str(out), "--out", str(tmp_path / "page.html"))
+    assert (tmp_path / "page.html").read_text() == page
+    # Another study uses what it can of this one.
+    args[-1] = str(tmp_path / "other")
+    code, said, _ = call(capsys, "reproduce", *args, "--with", str(out))
+    assert "all 12 nodes are done" in said
+    for wrong, sentence in (
+        (["bit-game", "--only", "bit"], "unknown part of the study 'bit': did you mean bits?"),
+        (["bit-game", "--budget", "soon"], "budget is 'soon': write a number and s, m or h"),
+        (["bit-game", "--with", "nowhere"], "there is no folder nowhere"),
+    ):
+        code, _, err = call(capsys, "reproduce", *wrong, "--out", str(tmp_path / "wrong"))
+        assert (code, sentence in err) == (2, True)
+    assert not (tmp_path / "wrong").exists()
+    code, _, err = call(capsys, "status", str(tmp_path))
+    assert (code, "holds no study" in err) == (2, True)

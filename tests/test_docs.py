@@ -286,7 +286,7 @@ def test_flag(quote, refusal):
         ("naht evaluate zoo/mpe-pp/poam", "there is no zoo/mpe-pp/poam"),
         ("naht evaluate runs/mpe-p/poam/seed0", "there is no runs/mpe-p/poam/seed0"),
         ("naht population bild mpe-pp", "unknown population command"),
-        ("naht reproduce bit-game --algorithms poam pomo", "there is no pomo"),
+        ("naht reproduce bit-game --preset papr", "invalid choice"),
         ("naht list task", "did you mean tasks?"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The recipes around predator-prey, at toy sizes: a prey is bred, studies write what they promise."""
+"""The recipe around predator-prey, at toy sizes: a prey is bred."""
 
 from dataclasses import replace
 
@@ -12,14 +12,13 @@ from naht.cli import main
 from naht.envs.predator_prey import Flight, PredatorPrey, PredatorPreyState
 from naht.envs.prey import load_prey
 from naht.experiments import prey as recipe
-from naht.experiments import time_to_return as study
 from naht.learning.ppo import PPOConfig
 from naht.training.config import run_config
 
 TINY = PPOConfig(num_envs=4, rollout_steps=10, epochs=1, modelling=False, network=NetworkConfig(hidden=8))
 
 
-def tiny_runs(monkeypatch, module):
+def tiny_runs(monkeypatch):
     """Runs of two small updates."""
 
     def tiny_config(*args, **options):
@@ -28,7 +27,7 @@ def tiny_runs(monkeypatch, module):
         few = {"test_episodes": 4, "final_episodes": 8, "devices": 1}
         return replace(config, algorithm=replace(TINY, modelling=modelling), **few)
 
-    monkeypatch.setattr(module, "run_config", tiny_config)
+    monkeypatch.setattr(recipe, "run_config", tiny_config)
 
 
 def test_flight_conforms_and_pays_the_prey():
@@ -47,7 +46,7 @@ def test_flight_conforms_and_pays_the_prey():
 
 
 def test_a_prey_is_bred_over_generations_and_a_killed_recipe_goes_on(monkeypatch, tmp_path, capsys):
-    tiny_runs(monkeypatch, recipe)
+    tiny_runs(monkeypatch)
     small = replace(recipe.FLEEING, num_envs=4, rollout_steps=10, network=replace(recipe.FLEEING.network, hidden=8))
     monkeypatch.setattr(recipe, "FLEEING", small)
     flags = ["--prey-steps", "80", "--predator-steps", "80", "--out", str(tmp_path)]
@@ -70,31 +69,3 @@ def test_a_prey_is_bred_over_generations_and_a_killed_recipe_goes_on(monkeypatch
     assert config["slots"] == "last"
     assert config["teammates"][-1].endswith("mpe-pp/ippo/generation1/last.safetensors")
     assert {"decoy:0", "decoy:1", "decoy:2"} < set(config["teammates"])
-
-
-def test_time_to_return(monkeypatch, tmp_path, capsys):
-    tiny_runs(monkeypatch, study)
-    flags = [
-        "--algorithms",
-        "ippo-naht",
-        "--seeds",
-        "1",
-        "--steps",
-        "80",
-        "--teammate-steps",
-        "80",
-        "--out",
-        str(tmp_path),
-    ]
-    monkeypatch.setattr(study, "TEAMMATES", (("ippo", 3),))
-    assert main(["reproduce", "time-to-return", "--presets", "tuned", "--target", "-1e9", *flags]) == 0
-    assert "ippo-naht" in capsys.readouterr().out
-    rows = (tmp_path / "time_to_return.csv").read_text().splitlines()
-    assert len(rows) == 2
-    assert rows[1].startswith('"ippo-naht, tuned",0,')
-    for name in ("over_time.png", "over_steps.png"):
-        assert (tmp_path / name).stat().st_size > 10_000
-    agent = load_agent(tmp_path / "tuned/mpe-pp/ippo-naht/seed0")
-    assert agent.card["config"]["teams"]["teammates"] == [
-        str(tmp_path / "teammates/mpe-pp/ippo/seed3/last.safetensors")
-    ]

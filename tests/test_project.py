@@ -21,7 +21,7 @@ LAYERS = [
     {"evaluation"},
     {"training"},
     {"report"},
-    {"experiments", "doctor"},
+    {"experiments", "study", "doctor"},
     {"commands"},
     {"cli"},
 ]

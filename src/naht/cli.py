@@ -21,7 +21,9 @@ COMMANDS = {
     "population": "teams to meet:             naht population list",
     "list": "what there is:             naht list tasks",
     "train-prey": "a prey for mpe-pp:         naht train-prey",
-    "reproduce": "the paper's studies:       naht reproduce bit-game",
+    "reproduce": "the paper's study:         naht reproduce mpe-pp",
+    "status": "how far is a study?        naht status runs/study",
+    "report": "its page:                  naht report runs/study",
     "doctor": "is it fast here?           naht doctor",
 }
 
@@ -35,7 +37,9 @@ HOMES = {
     "population": ("populations", "population"),
     "list": ("studies", "list_"),
     "train-prey": ("studies", "train_prey"),
-    "reproduce": ("studies", "reproduce"),
+    "reproduce": ("reproducing", "reproduce"),
+    "status": ("reproducing", "status"),
+    "report": ("reproducing", "report"),
     "doctor": ("studies", "doctor"),
 }
 """Module of `naht.commands` and function of each command."""

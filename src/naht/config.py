@@ -182,6 +182,22 @@ def encode(value: Any) -> Any:
     raise NahtError(f"{value!r} can't be saved in a configuration: use numbers, text, tuples and @naht.setting classes")
 
 
+def departures(value: Any) -> Any:
+    """Like `encode`, without the fields that are as their class has them by default.
+
+    Two settings depart alike if and only if they are equal; a field that is added to a class later, with a default that
+    changes nothing, leaves this as it is. Not to be decoded.
+    """
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return [departures(v) for v in value] if isinstance(value, (list, tuple)) else encode(value)
+    changed = {}
+    for f in dataclasses.fields(value):
+        default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        if default is dataclasses.MISSING or getattr(value, f.name) != default:
+            changed[f.name] = departures(getattr(value, f.name))
+    return {"type": type(value).__name__, **changed}
+
+
 def decode(data: Any) -> Any:
     """The inverse of `encode`. Lists become tuples."""
     if isinstance(data, list):

@@ -1,11 +1,10 @@
-"""naht list, naht train-prey, naht reproduce, naht doctor."""
+"""naht list, naht train-prey, naht doctor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from rich.table import Table
 
@@ -16,11 +15,8 @@ from naht.commands.parsing import leading_names, parse, said_return, said_steps
 from naht.doctor import examine
 from naht.envs.registry import TASKS
 from naht.errors import NahtError, unknown
-from naht.experiments.bit_game import BitGameStudy
-from naht.experiments.bit_game import reproduce as reproduce_bit_game
 from naht.experiments.prey import PreyRecipe
 from naht.experiments.prey import train_prey as make_prey
-from naht.experiments.time_to_return import TimeToReturnStudy, time_to_return
 from naht.terminal import terminal
 from naht.training.config import ALGORITHMS
 
@@ -82,18 +78,6 @@ def _zoo_returns(task_name: str) -> dict[str, list[float]]:
 
 def train_prey(args: Sequence[str]) -> None:
     make_prey(parse(PreyRecipe, "train-prey", args))
-
-
-STUDIES = {"bit-game": (BitGameStudy, reproduce_bit_game), "time-to-return": (TimeToReturnStudy, time_to_return)}
-
-
-def reproduce(args: Sequence[str]) -> None:
-    usage = f"usage: naht reproduce {'|'.join(STUDIES)} [OPTIONS]\n\nRun a study and print its table."
-    (name,), rest = leading_names(args, (f"STUDY ({' or '.join(STUDIES)})",), usage)
-    if name not in STUDIES:
-        raise unknown("study", name, STUDIES)
-    settings, run = cast(Any, STUDIES[name])
-    run(parse(settings, f"reproduce {name}", rest))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.agents.policy import pick
+from naht.agents.policy import NO_ACTION, pick
 from naht.agents.recurrent import RecurrentParams, RecurrentPolicy
 from naht.agents.saved import Agent
 from naht.agents.teammate_model import TeammateDecoders, teammates_of
@@ -70,6 +70,31 @@ def _predict(
     ours = (jax.tree.map(lambda leaf: leaf[None], params),)
     _, trajectory = arena.play(ours, theirs, arena.reset(k_reset), k_play, arena.env.spec.horizon)
     return assess(policy, params, decoders, trajectory)
+
+
+def beliefs(agent: Agent, obs: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What a team of this agent would think of one another, step by step of one episode: obs [T, M, O] and action
+    [T, M] -> observations [T, M, M-1, O] and probabilities of the next actions [T, M, M-1, A] of everybody's teammates,
+    in the order of seats. Only where the agent sat itself is it what somebody thought."""
+    require(bool(agent.decoders), f"{agent.name} has no teammate model, or its file does not keep its decoders")
+    assert isinstance(agent.policy, RecurrentPolicy)
+    before = np.concatenate([np.full_like(action[:1], NO_ACTION), action[:-1]])
+    seen, chances = _believe(agent.policy, agent.params, agent.decoders, jnp.asarray(obs), jnp.asarray(before))
+    return np.asarray(seen), np.asarray(chances)
+
+
+@partial(jax.jit, static_argnums=0)
+def _believe(
+    policy: RecurrentPolicy, params: RecurrentParams, decoders: PyTree, obs: Array, last_action: Array
+) -> tuple[Array, Array]:
+    assert policy.model is not None
+    m = last_action.shape[1]
+    x = policy.inputs(obs, last_action, jnp.broadcast_to(jnp.arange(m), last_action.shape))
+    first = jnp.zeros(last_action.shape, bool)
+    embedding, _ = policy.embed(params, x, jnp.zeros((m, policy.encoder_size)), first)
+    seats = teammates_of(jnp.arange(m), m)
+    seen, logits = TeammateDecoders(policy.model, policy.spec).apply(decoders, embedding, seats)
+    return seen, jax.nn.softmax(logits)
 
 
 def assess(policy: RecurrentPolicy, params: RecurrentParams, decoders: PyTree, tr: Trajectory) -> Predictions:

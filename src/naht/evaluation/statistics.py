@@ -152,6 +152,54 @@ def bootstrap_iqm(trials: Sequence[float], *, resamples: int = 10_000, seed: int
     return Interval(float(interquartile_mean(x)), float(low), float(high), x.size)
 
 
+Runs = Sequence[Sequence[float]]
+"""Scores of a method's runs, task by task: [tasks][runs]."""
+
+
+def _resampled(runs: Runs, resamples: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Runs drawn anew within every task: [tasks] of [resamples, runs]. Tasks themselves are no sample."""
+    found = [np.asarray(trials, float) for trials in runs]
+    return [x[rng.integers(0, x.size, (resamples, x.size))] for x in found]
+
+
+def _bounds(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def iqm_over_tasks(runs: Runs, *, resamples: int = 10_000, seed: int = 0) -> Interval:
+    """Interquartile mean of all runs of all tasks, with a 95 % interval by bootstrap within tasks.
+
+    Scores must be of one scale in all tasks, such as shares of what is possible.
+    """
+    require(bool(runs) and all(len(trials) for trials in runs), "an interquartile mean needs a run of every task")
+    draws = np.concatenate(_resampled(runs, resamples, np.random.default_rng(seed)), axis=-1)
+    everything = np.concatenate([np.asarray(trials, float) for trials in runs])
+    return Interval(float(interquartile_mean(everything)), *_bounds(interquartile_mean(draws)), everything.size)
+
+
+def profile(runs: Runs, levels: Sequence[float], *, resamples: int = 2_000, seed: int = 0) -> list[Interval]:
+    """For every level, the share of runs whose score is above it, tasks counting equally, with 95 % bootstrap bands."""
+    draws = _resampled(runs, resamples, np.random.default_rng(seed))
+    found = []
+    for at in levels:
+        share = float(np.mean([np.mean(np.asarray(trials, float) > at) for trials in runs]))
+        band = np.mean([(x > at).mean(-1) for x in draws], axis=0)
+        found.append(Interval(share, *_bounds(band), sum(len(trials) for trials in runs)))
+    return found
+
+
+def improvement_over_tasks(ours: Runs, theirs: Runs, *, resamples: int = 5_000, seed: int = 0) -> Interval:
+    """Probability that a run of ours beats one of theirs on the same task, the mean over tasks, ties counting half."""
+    require(len(ours) == len(theirs), f"ours are of {len(ours)} tasks, theirs of {len(theirs)}")
+    rng = np.random.default_rng(seed)
+    pairs = zip(_resampled(ours, resamples, rng), _resampled(theirs, resamples, rng), strict=True)
+    draws = np.mean([improvement(a, b) for a, b in pairs], axis=0)
+    each = [improvement(np.asarray(a, float), np.asarray(b, float)) for a, b in zip(ours, theirs, strict=True)]
+    count = sum(len(trials) for trials in (*ours, *theirs))
+    return Interval(float(np.mean(each)), *_bounds(draws), count)
+
+
 def group_means(
     rows: Iterable[Row], key: Callable[[Row], Hashable], value: Callable[[Row], float]
 ) -> dict[Hashable, float]:

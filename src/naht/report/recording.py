@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -72,6 +72,8 @@ class Replay:
     """The task's own numbers, [T + 1] each."""
     select: int | None = None
     """The seat of the agent to look at; None: the first controlled one."""
+    obs: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    """What agents saw, [T + 1, M, O]."""
 
     @property
     def selected(self) -> int:
@@ -161,6 +163,7 @@ def record(
             actions=action[1:],
             rewards=time_step.reward[1:],
             metrics=time_step.metrics,
+            obs=time_step.obs,
             select=select,
         )
 

@@ -1,0 +1,243 @@
+"""naht reproduce, naht status, naht report."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.live import Live
+from rich.text import Text
+
+from naht.commands.parsing import leading_names, parse
+from naht.config import Count, encode
+from naht.errors import NahtError, require, unknown
+from naht.report.content import TaskFindings
+from naht.report.page import write_page
+from naht.runtime import usable_cores
+from naht.storage import write_file
+from naht.study.engine import Cores, Executor, Here, Outcome, carry_out
+from naht.study.nodes import DONE, Node, in_order, is_done
+from naht.study.overview import clock, show, survey
+from naht.study.plan import Plan, Request, plan_of
+from naht.study.story import REQUEST, content_of, plan_in, studies_in, write_findings
+from naht.study.works import Training
+from naht.terminal import terminal
+from naht.training.config import Preset
+from naht.training.crew import Ended, News
+from naht.training.folder import is_finished, is_run, read_config
+
+PAGE = "report.html"
+STUDIED = ("bit-game", "mpe-pp", "5v6", "8v9", "10v11", "3s5z")
+"""The paper's tasks."""
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Train, measure and draw everything that the paper shows of a task, and more. What is done is never done again;
+    a stopped or killed study goes on with the same command."""
+
+    seeds: Count = 5
+    """Runs of every method."""
+    steps: Count | None = None
+    """Environment steps of every run; default: as many as tell the task's story."""
+    only: tuple[str, ...] = ()
+    """Parts of the study; default: all."""
+    preset: Preset = "tuned"
+    """Learner settings: tuned, paper (the published ones) or released (as the authors' code trained)."""
+    episodes: Count = 128
+    """Of every evaluation, for each stranger and N."""
+    prey: str = ""
+    """On predator-prey: a file with another prey; strangers are then trained with it first."""
+    dry_run: bool = False
+    """Only say what there is to do, and how long it takes."""
+    budget: str = ""
+    """Stop after so long, as '90m' or '2h'; everything is saved."""
+    with_: Annotated[tuple[Path, ...], tyro.conf.arg(name="with")] = ()
+    """Folders of finished runs or other studies: what fits is used."""
+    workers: Count | None = None
+    """Nodes at a time; default: one per core."""
+    out: Path = Path("runs/study")
+    """Folder; every task has its own in it."""
+
+
+def seconds_of(text: str) -> float:
+    """'90s', '45m', '2h' or '1.5h' in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    if found is None:
+        raise NahtError(f"budget is '{text}': write a number and s, m or h, for instance 90m or 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def reproduce(args: Sequence[str]) -> None:
+    choices = (*STUDIED, "all")
+    usage = f"usage: naht reproduce {'|'.join(choices)} [OPTIONS]\n\nRun the paper's study of a task."
+    (name,), rest = leading_names(args, (f"TASK ({', '.join(choices)})",), usage)
+    if name not in choices:
+        raise unknown("study", name, choices)
+    wanted = parse(Reproduce, f"reproduce {name}", rest)
+    until = time.monotonic() + seconds_of(wanted.budget) if wanted.budget else None
+    only = tuple(part for text in wanted.only for part in text.split(",") if part)
+    plans = {}
+    for task_name in STUDIED if name == "all" else (name,):
+        prey = wanted.prey if task_name == "mpe-pp" else ""
+        plan = plan_of(Request(task_name, wanted.seeds, wanted.steps, wanted.preset, wanted.episodes, prey=prey))
+        plan.nodes(only)  # a part that does not exist fails here
+        plans[task_name] = plan
+    complete = all(_carry_out(wanted.out / name, plan, only, wanted, until) for name, plan in plans.items())
+    if wanted.dry_run:
+        return
+    content = content_of(wanted.out)
+    for task in content.tasks:
+        if task.task in plans:
+            write_findings(task, wanted.out / task.task)
+            if complete:
+                _print_findings(task)
+    page = write_page(content, wanted.out / PAGE)
+    terminal().print(f"Figures and tables: {wanted.out}; everything on one page: {page}", soft_wrap=True)
+
+
+def _print_findings(task: TaskFindings) -> None:
+    """What was found, in a few lines: every question, its answer, and what became of the paper's claims."""
+    console, marks = terminal(), {"holds": "✓", "does not hold": "✗", "undecided": "?", "not run": "-"}
+    for finding in task.findings:
+        console.print(Text(f"\n{finding.question}", style="bold"))
+        console.print(finding.answer, soft_wrap=True)
+        for verdict in finding.verdicts:
+            d = verdict.difference
+            number = f" ({d.mean:+.2f} ± {d.half_width:.2f})" if d is not None else ""
+            console.print(f"  {marks[verdict.answer]} {verdict.claim}{number}", soft_wrap=True)
+    for line in task.missing:
+        console.print(f"Not run: {line}", soft_wrap=True)
+
+
+def _carry_out(root: Path, plan: Plan, only: tuple[str, ...], wanted: Reproduce, until: float | None) -> bool:
+    """One task's study; False if there was no time for all of it."""
+    console, nodes = terminal(), plan.nodes(only)
+    parts = plan.chosen(only)
+    workers = wanted.workers or usable_cores()
+    title = _title(plan)
+    if wanted.dry_run:
+        console.print(show(title, parts, survey(root, nodes), workers))
+        return True
+    _adopt(root, nodes, wanted.with_)
+    write_file(root / REQUEST, (json.dumps(encode(plan.request), indent=1) + "\n").encode())
+    left = [node for node in nodes if not is_done(root, node)]
+    if left:
+        workers = min(workers, len(left))
+        executor: Executor = Here() if workers == 1 else Cores(workers)
+        outcome = _watched(root, parts, nodes, executor, until, title)
+        if outcome.failed:
+            name, error = next(iter(outcome.failed.items()))
+            others = f" (and {len(outcome.failed) - 1} more)" if len(outcome.failed) > 1 else ""
+            raise NahtError(f"{name} failed{others}: {error}")
+        if outcome.left:
+            seconds = survey(root, nodes).left(workers)
+            console.print(f"Time is up: {len(outcome.left)} nodes are left, about {clock(seconds)}.")
+            console.print("Go on with the same command.")
+            return False
+    console.print(f"{title}: all {len(nodes)} nodes are done, in {root}", soft_wrap=True)
+    return True
+
+
+def _watched(
+    root: Path,
+    parts: dict[str, list[Node]],
+    nodes: Sequence[Node],
+    executor: Executor,
+    until: float | None,
+    title: str,
+) -> Outcome:
+    """Carry out with a live display of the whole study, or plain lines where there is no terminal."""
+    console = terminal(stderr=True)
+    if not console.is_terminal:
+
+        def say(item: News | None) -> None:
+            if isinstance(item, Ended):
+                done = sum(is_done(root, node) for node in nodes)
+                console.print(Text(f"[{done}/{len(nodes)}] {item.name}: {item.error or 'done'}"), soft_wrap=True)
+
+        return carry_out(root, nodes, executor, until=until, watch=say)
+    shown = 0.0
+    with Live(console=console, refresh_per_second=2, transient=True) as live:
+
+        def redraw(item: News | None) -> None:
+            nonlocal shown
+            del item
+            if time.monotonic() - shown >= 1:
+                shown = time.monotonic()
+                live.update(show(title, parts, survey(root, nodes), executor.size))
+
+        return carry_out(root, nodes, executor, until=until, watch=redraw)
+
+
+def _adopt(root: Path, nodes: Sequence[Node], folders: Sequence[Path]) -> None:
+    """Take over what other folders have: nodes of other studies, and finished runs of the very same settings."""
+    for folder in folders:
+        require(folder.is_dir(), f"there is no folder {folder}")
+    open_nodes = [node for node in nodes if not is_done(root, node)]
+    for folder in folders:
+        for node in open_nodes:
+            for found in folder.glob(f"**/nodes/{node.name}/{node.key}/{DONE}"):
+                if not is_done(root, node):
+                    shutil.copytree(found.parent, node.place(root), dirs_exist_ok=True)
+        runs = [path.parent for path in folder.rglob("config.json") if is_run(path.parent) and is_finished(path.parent)]
+        by_settings = {json.dumps(Training(read_config(run)).identity(), sort_keys=True): run for run in runs}
+        for node in open_nodes:
+            if isinstance(node.work, Training) and not is_done(root, node):
+                same = by_settings.get(json.dumps(node.work.identity(), sort_keys=True))
+                if same is not None:
+                    shutil.copytree(same, node.place(root) / "run", dirs_exist_ok=True)
+
+
+@dataclass(frozen=True)
+class Status:
+    """Show how far a study is, from another terminal or later."""
+
+    workers: Count | None = None
+    """Nodes at a time that the time left is estimated for; default: one per core."""
+
+
+def status(args: Sequence[str]) -> None:
+    usage = "usage: naht status FOLDER\n\nHow far a study is."
+    (name,), rest = leading_names(args, ("FOLDER",), usage)
+    wanted = parse(Status, "status FOLDER", rest)
+    for root in studies_in(Path(name)):
+        plan = plan_in(root)
+        parts = plan.chosen() | {
+            name: part for name, part in plan.chosen(tuple(plan.further)).items() if _any(root, part)
+        }
+        state = survey(root, in_order(node for part in parts.values() for node in part))
+        terminal().print(show(_title(plan), parts, state, wanted.workers or usable_cores()))
+
+
+def _any(root: Path, part: Sequence[Node]) -> bool:
+    """Has anything of a further part been done?"""
+    return any(is_done(root, node) for node in part)
+
+
+def _title(plan: Plan) -> str:
+    r = plan.request
+    return f"{r.task_name}: {r.seeds} seeds, {r.run_steps:,} steps per run"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Make the page of a study, finished or not: one HTML file that needs nothing else."""
+
+    out: Path | None = None
+    """The file; default: report.html in the folder."""
+
+
+def report(args: Sequence[str]) -> None:
+    usage = "usage: naht report FOLDER [--out FILE]\n\nThe page of the studies in a folder."
+    (name,), rest = leading_names(args, ("FOLDER",), usage)
+    wanted, folder = parse(Report, "report FOLDER", rest), Path(name)
+    path = write_page(content_of(folder), wanted.out or folder / PAGE)
+    terminal().print(f"Open in a browser: {path}", soft_wrap=True)

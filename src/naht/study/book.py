@@ -1,0 +1,161 @@
+"""The rows of a study, read when they are asked for, and the numbers that most findings start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from naht.evaluation.statistics import Interval, bootstrap_improvement, difference_interval, mean_interval
+from naht.report.content import Answer, Mark, Published, Question, Verdict
+from naht.study.nodes import Node, is_done
+from naht.study.plan import METHODS, NAIVE, POPULATION_SEEDS, Plan
+from naht.study.rows import Row, read_rows
+
+Strangers = Callable[[str], bool]
+"""Which teams count, by name."""
+
+
+def anybody(name: str) -> bool:
+    """Whoever it is: bots, whose names say nothing, as well."""
+    del name
+    return True
+
+
+def of_seeds(*seeds: int) -> Strangers:
+    """Teams of these seeds: seed 0 of every algorithm is who one trains with."""
+    return lambda name: int(name.rsplit("seed", 1)[-1]) in seeds
+
+
+def known(name: str) -> bool:
+    return of_seeds(0)(name)
+
+
+def unseen(name: str) -> bool:
+    return not known(name)
+
+
+def algorithm_of(name: str) -> str:
+    return name.rsplit("-seed", 1)[0]
+
+
+def of(*algorithms: str) -> Strangers:
+    """Teams of these algorithms."""
+    return lambda name: algorithm_of(name) in algorithms
+
+
+def named(team: str) -> Strangers:
+    return lambda name: name == team
+
+
+def also(*conditions: Strangers) -> Strangers:
+    """Teams that meet all of these."""
+    return lambda name: all(fits(name) for fits in conditions)
+
+
+class Missing(Exception):
+    """A finding needs rows that are not there."""
+
+
+class Book:
+    """What a study has found so far."""
+
+    def __init__(self, root: Path, plan: Plan):
+        self.root, self.plan = root, plan
+        self._read: dict[tuple[str, str], list[Row]] = {}
+
+    @property
+    def seeds(self) -> range:
+        return self.plan.request.trials
+
+    def rows(self, node: Node, file: str = "rows.csv.gz") -> list[Row]:
+        """The rows of a node; `Missing` if it is not done."""
+        at = node.name, file
+        if at not in self._read:
+            if not is_done(self.root, node):
+                raise Missing(node.name)
+            self._read[at] = read_rows(node.place(self.root) / file)
+        return self._read[at]
+
+    def trials(
+        self, method: str, who: Strangers = known, *, n: int | None = None, split: bool = False, value: str = "return"
+    ) -> list[float]:
+        """A method's mean return with some strangers, one number per seed: the M-N score, or for one N only."""
+        return [mean_of(self.rows(self.plan.evaluation(method, s, split=split)), who, n, value) for s in self.seeds]
+
+    def possible(self) -> dict[str, float]:
+        """What a best response to each team earns with it: by team, its M-N score."""
+        teams = [(a, s) for s in range(POPULATION_SEEDS) for a in NAIVE]
+        return {f"{a}-seed{s}": mean_of(self.rows(self.plan.answer(a, s)), anybody, None) for a, s in teams}
+
+    def shares(self, method: str, who: Strangers) -> list[float]:
+        """A method's return with each of some strangers as a share of what is possible with it: means, per seed."""
+        possible = {team: best for team, best in self.possible().items() if who(team)}
+        found = [np.array(self.trials(method, named(team))) / best for team, best in possible.items()]
+        return np.mean(found, axis=0).tolist()
+
+    def naive(self, algorithm: str, seeds: Iterable[int] = range(1, 5)) -> list[float]:
+        """The same for teams that were trained in self-play."""
+        return [mean_of(self.rows(self.plan.naive(algorithm, s)), known, None) for s in seeds]
+
+
+def mean_of(rows: Sequence[Row], who: Strangers, n: int | None, value: str = "return") -> float:
+    """Mean over the rows of some strangers; strangers and N count equally, whatever the number of their rows."""
+    groups: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        if (n is None or row["n"] == n) and who(row["strangers"]):
+            groups.setdefault((row["strangers"], row["n"]), []).append(row[value])
+    if not groups:
+        raise Missing("rows of these strangers")
+    return float(np.mean([np.mean(group) for group in groups.values()]))
+
+
+def label(method: str) -> str:
+    """A method's name for people."""
+    return METHODS[method].label if method in METHODS else method.upper()
+
+
+def mark(x: float | str, trials: Sequence[float], paper: Published | None = None, note: str = "") -> Mark:
+    """Mean and interval over seeds."""
+    found = mean_interval(trials)
+    low, high = (None, None) if np.isnan(found.low) else (found.low, found.high)
+    return Mark(x, found.mean, low, high, tuple(trials), paper, note)
+
+
+def higher(
+    claim: str, ours: Sequence[float], theirs: Sequence[float], *, question: Question = "", detail: str = ""
+) -> Verdict:
+    """Is one sample of trials higher than another? Decided if 0 lies outside the interval of the difference."""
+    if min(len(ours), len(theirs)) < 2:
+        return Verdict(claim, "undecided", detail="one seed decides nothing", question=question)
+    apart = difference_interval(ours, theirs)
+    better = bootstrap_improvement(ours, theirs)
+    seeds = len(ours), len(theirs)
+    return Verdict(claim, _answer(apart), apart, better, seeds, detail, question)
+
+
+def above_zero(claim: str, trials: Sequence[float], *, question: Question = "", detail: str = "") -> Verdict:
+    """Is a difference that every trial has by itself above zero?"""
+    if len(trials) < 2:
+        return Verdict(claim, "undecided", detail="one seed decides nothing", question=question)
+    found = mean_interval(trials)
+    return Verdict(claim, _answer(found), found, None, (len(trials), len(trials)), detail, question)
+
+
+def level(
+    claim: str, ours: Sequence[float], theirs: Sequence[float], *, share: float = 0.1, question: Question = ""
+) -> Verdict:
+    """Are two samples about the same: does the difference's interval lie within a share of their mean?"""
+    if min(len(ours), len(theirs)) < 2:
+        return Verdict(claim, "undecided", detail="one seed decides nothing", question=question)
+    apart, better = difference_interval(ours, theirs), bootstrap_improvement(ours, theirs)
+    room = share * abs(float(np.mean([*ours, *theirs])))
+    differs: Answer = "does not hold" if apart.low > 0 or apart.high < 0 else "undecided"
+    answer: Answer = "holds" if -room <= apart.low and apart.high <= room else differs
+    detail = f"level: within {share:.0%} of the mean"
+    return Verdict(claim, answer, apart, better, (len(ours), len(theirs)), detail, question)
+
+
+def _answer(apart: Interval) -> Answer:
+    return "holds" if apart.low > 0 else "does not hold" if apart.high < 0 else "undecided"

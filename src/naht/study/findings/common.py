@@ -1,0 +1,109 @@
+"""What several findings share: curves, dots by strangers, tables, and how things were made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from naht.evaluation.statistics import mean_interval
+from naht.report.content import Cell, Mark, Panel, Series, Table
+from naht.study.book import Book, Strangers, also, known, label, mark, of, unseen
+from naht.study.paper import published
+from naht.study.plan import NAIVE
+
+BOTH = ("poam", "ippo-naht")
+RETURN = "return"
+
+
+def more_or_less(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """In words, for answers."""
+    apart = float(np.mean(ours) - np.mean(theirs))
+    return f"{abs(apart):.1f} {'more' if apart >= 0 else 'less'}"
+
+
+def made(book: Book, part: str, *, strangers: str = "the teams of training") -> str:
+    r = book.plan.request
+    return (
+        f"naht reproduce {r.task_name} --only {part} --seeds {r.seeds} --steps {r.run_steps} (preset {r.preset}). "
+        f"Last agents of {r.seeds} seeds, greedy, in {r.episodes} episodes with each stranger and N, the same worlds "
+        f"and seats for all methods; {strangers}. Intervals: 95 %, Student's t over seeds; differences: Welch."
+    )
+
+
+def paper_number(book: Book, part: str, method: str, at: str):  # type: ignore[no-untyped-def]
+    return published(book.plan.request.task_name, part, method, at)
+
+
+def curve(book: Book, method: str) -> Series:
+    """Mean and 95 % band of the greedy tests over seeds."""
+    tests = [book.rows(book.plan.training(method, s), "tests.csv.gz") for s in book.seeds]
+    marks = []
+    for at in zip(*tests, strict=False):
+        values = [row["test/return"] for row in at]
+        found = mean_interval(values)
+        bounds = (None, None) if np.isnan(found.low) else (found.low, found.high)
+        marks.append(Mark(float(at[0]["step"]), found.mean, bounds[0], bounds[1], tuple(values)))
+    return Series(label(method), tuple(marks), method)
+
+
+def area(book: Book, method: str) -> list[float]:
+    """Mean test return over the whole run, per seed: the area under its curve by its length."""
+    tests = [book.rows(book.plan.training(method, s), "tests.csv.gz") for s in book.seeds]
+    areas = []
+    for rows in tests:
+        steps, values = (np.array([row[name] for row in rows], float) for name in ("step", "test/return"))
+        whole = np.concatenate([[0.0], steps])
+        areas.append(float(np.trapezoid(np.concatenate([values[:1], values]), whole) / whole[-1]))
+    return areas
+
+
+def by_algorithm(book: Book, method: str, who: Strangers, part: str, at: str, *, split: bool = False) -> Series:
+    """A dot for the strangers of every algorithm, and one for all of them."""
+    marks = []
+    algorithms = [a for a in NAIVE if any(who(f"{a}-seed{s}") for s in range(5))]
+    for a in algorithms:
+        chosen = book.trials(method, also(who, of(a)), split=split)
+        marks.append(mark(a.upper(), chosen, paper_number(book, part, method, f"{at}{a}")))
+    marks.append(mark("all", book.trials(method, who, split=split)))
+    return Series(label(method), tuple(marks), method)
+
+
+def table_of(panels: Sequence[Panel], title: str) -> Table:
+    """The numbers of a figure of dots: a row per series, a column per category."""
+    categories = list(dict.fromkeys(m.x for p in panels for s in p.series for m in s.marks))
+    rows: list[tuple[Cell, ...]] = []
+    for panel in panels:
+        for s in panel.series:
+            found = {m.x: m for m in s.marks}
+            cells: list[Cell] = []
+            for c in categories:
+                m = found.get(c)
+                cells.append(None if m is None else mean_interval(m.trials) if m.trials else m.value)
+            rows.append((f"{s.name}, {panel.title}" if len(panels) > 1 else s.name, *cells))
+    return Table(title, ("method", *map(str, categories)), tuple(rows), "high")
+
+
+def compared(book: Book, methods: Sequence[str], part: str, at: str = "final") -> tuple[Panel, ...]:
+    """Panels: teams of training, teams never met (where the method can play with them); a dot per method."""
+    panels = []
+    for title, who in (("teams of training", known), ("teams never met", unseen)):
+        series = []
+        for m in methods:
+            if who is unseen and "told" in m:
+                continue
+            paper = paper_number(book, part, m, at) if who is known else None
+            series.append(Series(label(m), (mark(label(m), book.trials(m, who), paper),), m))
+        panels.append(Panel(title, tuple(series)))
+    return tuple(panels)
+
+
+def returns_table(book: Book, methods: Sequence[str], title: str) -> Table:
+    counts = book.plan.counts
+    rows: list[tuple[Cell, ...]] = []
+    for m in methods:
+        by_n = [mean_interval(book.trials(m, known, n=n)) for n in counts]
+        stranger = None if "told" in m else mean_interval(book.trials(m, unseen))
+        rows.append((label(m), mean_interval(book.trials(m)), stranger, *by_n))
+    columns = ("method", "teams of training", "teams never met", *[f"N = {n}, training" for n in counts])
+    return Table(title, columns, tuple(rows), "high")

@@ -1,0 +1,188 @@
+"""From a study's folder to the content of its page: every finding that its rows allow, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from naht.config import decode, read_json
+from naht.envs.registry import TASKS
+from naht.errors import require
+from naht.evaluation.statistics import Interval, mean_interval
+from naht.evaluation.tables import write_table
+from naht.report.charts import draw
+from naht.report.content import (
+    Answer,
+    Cell,
+    Content,
+    Episode,
+    Published,
+    Question,
+    Run,
+    Table,
+    TaskFindings,
+    Verdict,
+)
+from naht.report.episodes import read_episodes
+from naht.storage import write_file
+from naht.study.book import Book, Missing, label
+from naht.study.findings import FINDINGS
+from naht.study.findings.overall import aggregate
+from naht.study.nodes import facts_of, in_order, is_done
+from naht.study.paper import published
+from naht.study.plan import NAIVE, Plan, Request, plan_of
+from naht.study.works import Filming, Training
+from naht.version import __version__
+
+REQUEST = "study.json"
+"""In a study's folder: what was asked for last."""
+
+QUESTIONS: dict[Question, str] = {
+    "Q1": "Does POAM beat the baselines?",
+    "Q2": "Does it cope with strangers it has never met?",
+    "Q3": "Do its two ideas work: the teammate model, and the strangers' data?",
+}
+
+
+def studies_in(folder: Path) -> list[Path]:
+    """The study of this folder, or those in it, a task each."""
+    roots = [path.parent for path in (folder / REQUEST, *sorted(folder.glob(f"*/{REQUEST}"))) if path.is_file()]
+    require(bool(roots), f"{folder} holds no study: it has no {REQUEST}")
+    order = {task: place for place, task in enumerate(TASKS)}
+    return sorted(roots, key=lambda root: order.get(root.name, len(order)))
+
+
+def plan_in(root: Path) -> Plan:
+    """The plan of the study that was asked for last."""
+    request = decode(read_json(root / REQUEST))
+    require(isinstance(request, Request), f"{root / REQUEST} does not hold a study's request")
+    return plan_of(request)
+
+
+def content_of(folder: Path) -> Content:
+    """Everything that the studies in a folder have found so far."""
+    books = [Book(root, plan_in(root)) for root in studies_in(folder)]
+    tasks = tuple(_task(book) for book in books)
+    verdicts = [v for task in tasks for finding in task.findings for v in finding.verdicts]
+    names = ", ".join(task.task for task in tasks)
+    return Content(
+        title=f"N-agent ad hoc teamwork: {names}",
+        tasks=tasks,
+        overall=tuple(finding for finding in [aggregate(books)] if finding is not None),
+        headline=tuple(_together(question, said, verdicts) for question, said in QUESTIONS.items()),
+        lead=_lead(books),
+        facts={"naht": __version__, "made with": f"naht report {folder.name}"},
+    )
+
+
+def _task(book: Book) -> TaskFindings:
+    findings, missing = [], []
+    for part in (*book.plan.parts, *book.plan.further):
+        if part not in FINDINGS:
+            continue
+        try:
+            findings.append(FINDINGS[part](book))
+        except Missing as e:
+            if part in book.plan.further:
+                continue
+            missing.append(f"{part}: {e} is not there yet")
+    request = book.plan.request
+    title = f"{request.task_name}, {request.seeds} seeds, {request.run_steps:,} steps per run"
+    order = {name: place for place, name in enumerate(FINDINGS)}
+    shown = tuple(sorted(findings, key=lambda f: order[f.name]))
+    return TaskFindings(book.root.name, title, shown, _runs(book), _episodes(book), tuple(missing))
+
+
+def write_findings(task: TaskFindings, folder: Path) -> None:
+    """Every figure of a task as SVG and every table as CSV, in `figures` and `tables`."""
+    for finding in task.findings:
+        for i, figure in enumerate(finding.figures):
+            name = finding.name if i == 0 else f"{finding.name}-{i + 1}"
+            picture = draw(figure, name, standalone=True, title=finding.question)
+            write_file(folder / "figures" / f"{name}.svg", picture.encode())
+        for i, table in enumerate(finding.tables):
+            name = finding.name if i == 0 else f"{finding.name}-{i + 1}"
+            write_table(folder / "tables" / f"{name}.csv", *plain(table))
+
+
+def plain(table: Table) -> tuple[list[str], list[list[object]]]:
+    """A table's columns and rows for CSV: an interval takes four cells: mean, bounds, number of trials."""
+    columns: list[str] = []
+    rows: list[list[object]] = [[] for _ in table.rows]
+    for k, column in enumerate(table.columns):
+        cells = [row[k] for row in table.rows]
+        wide = any(isinstance(cell, Interval) for cell in cells)
+        columns += [column, *([f"{column} low", f"{column} high", f"{column} trials"] if wide else [])]
+        for row, cell in zip(rows, cells, strict=True):
+            if isinstance(cell, Interval):
+                row += [cell.mean, *["" if np.isnan(x) else x for x in (cell.low, cell.high)], cell.count]
+            else:
+                value = cell.mean if isinstance(cell, Published) else "" if cell is None else cell
+                row += [value, *[""] * (3 * wide)]
+    return columns, rows
+
+
+def _runs(book: Book) -> tuple[Run, ...]:
+    runs = []
+    every = book.plan.parts | book.plan.further
+    for node in in_order(n for part in every.values() for n in part):
+        if isinstance(node.work, Training) and is_done(book.root, node):
+            facts = facts_of(book.root, node)
+            tests = book.rows(node, "tests.csv.gz")
+            settings: dict[str, Any] = facts["identity"]["run"]
+            last = tests[-1]["test/return"] if tests else None
+            runs.append(
+                Run(book.root.name, node.name.removeprefix("train/"), facts["size"], facts["seconds"], settings, last)
+            )
+    return tuple(runs)
+
+
+def _episodes(book: Book) -> tuple[Episode, ...]:
+    films = [n for part in book.plan.parts.values() for n in part if isinstance(n.work, Filming)]
+    done = [node for node in films if is_done(book.root, node)]
+    return tuple(e for node in done for e in read_episodes(node.place(book.root) / "episodes.json.gz"))
+
+
+def _together(question: Question, said: str, verdicts: Sequence[Verdict]) -> Verdict:
+    """One answer to a question of the paper's: what all of its claims say, and the number of the first of them."""
+    mine = [v for v in verdicts if v.question == question]
+    if not mine:
+        return Verdict(said, "not run", question=question)
+    answers = [v.answer for v in mine]
+    counted = ", ".join(f"{answers.count(a)} {a}" for a in ("holds", "does not hold", "undecided") if a in answers)
+    answer: Answer = answers[0] if len(set(answers)) == 1 else "undecided"
+    if set(answers) == {"holds", "undecided"} and answers[0] == "holds":
+        answer = "holds"
+    if "does not hold" in answers:
+        answer = "does not hold" if answers[0] == "does not hold" else "undecided"
+    first = mine[0]
+    detail = f"{first.claim}. Of {len(mine)} claims: {counted}."
+    return Verdict(said, answer, first.difference, first.improvement, first.seeds, detail, question)
+
+
+def _lead(books: Sequence[Book]) -> Table | None:
+    """Task by method: final returns with the teams of training, the paper's beside them."""
+    methods = ("poam", "ippo-naht", "poam-aht")
+    rows: list[tuple[Cell, ...]] = []
+    for book in books:
+        task = book.plan.request.task_name
+        if "curves" not in book.plan.parts:
+            continue
+        cells: list[Cell] = []
+        for m in methods:
+            try:
+                cells.append(mean_interval(book.trials(m)))
+            except Missing:
+                cells.append(None)
+            cells.append(published(task, "curves", m, "final"))
+        try:
+            naive = [mean_interval(book.naive(a)) for a in NAIVE]
+            cells.append(max(naive, key=lambda i: i.mean))
+        except Missing:
+            cells.append(None)
+        rows.append((book.root.name, *cells, published(task, "curves", "naive", "final")))
+    columns = ["task", *[c for m in (*methods, "naive") for c in (label(m) if m != "naive" else "best naive", "paper")]]
+    return Table("Final return with the teams of training", tuple(columns), tuple(rows), "high") if rows else None

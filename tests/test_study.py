@@ -1,0 +1,328 @@
+"""Studies: what determines a node, what is done and what is not, kills and company, and verdicts by hand."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from naht import NahtError, load_agent, run_config
+from naht.config import departures, encode
+from naht.errors import Interrupted
+from naht.evaluation.embeddings import linear_probe
+from naht.evaluation.modelling import beliefs
+from naht.evaluation.statistics import improvement_over_tasks, iqm_over_tasks, profile
+from naht.learning.ppo import PPOConfig
+from naht.study.book import above_zero, higher, level, mean_of
+from naht.study.engine import Cores, Here, carry_out
+from naht.study.nodes import DONE, Node, finish, in_order, is_done
+from naht.study.overview import survey
+from naht.study.paper import published
+from naht.study.plan import METHODS, Request, plan_of
+from naht.study.rows import read_rows, write_rows
+from naht.study.works import Training
+from naht.training.crew import Ended
+from naht.training.progress import Event
+
+
+@dataclass(frozen=True)
+class Adding:
+    """Adds a number to what the needed nodes have; notes every time it does so."""
+
+    number: int
+    log: Path
+    seconds: float = 0.0
+    fails: bool = False
+    kind = "sum"
+    size = 1
+
+    def identity(self):
+        return {"number": self.number, "fails": self.fails}
+
+    def finish(self, place, needs, report):
+        with open(self.log, "a") as f:
+            f.write(f"{self.number}\n")
+        for i in range(round(self.seconds / 0.05)):
+            time.sleep(0.05)
+            report(Event("", i, 100))
+        if self.fails:
+            raise NahtError(f"{self.number} can't be added")
+        total = self.number + sum(int((path / "sum").read_text()) for path in needs.values())
+        (place / "sum").write_text(str(total))
+
+
+@dataclass
+class Sums:
+    """1, 2 and 4; 1 + 2 + 8 = 11; 11 + 4 + 16 = 31."""
+
+    root: Path
+    changes: dict = field(default_factory=dict)
+
+    @property
+    def log(self):
+        return self.root / "log"
+
+    def node(self, name, number, *needs):
+        return Node(name, Adding(number, self.log, **self.changes.get(name, {})), needs)
+
+    @property
+    def nodes(self):
+        one, two, four = self.node("one", 1), self.node("two", 2), self.node("four", 4)
+        three = self.node("pairs/three", 8, one, two)
+        return in_order([self.node("all", 16, three, four)])
+
+    @property
+    def done(self):
+        """What was done, in order."""
+        return [int(line) for line in self.log.read_text().split()] if self.log.exists() else []
+
+    def result(self, name="all"):
+        (node,) = [node for node in self.nodes if node.name == name]
+        return int((node.place(self.root) / "sum").read_text())
+
+
+def test_nodes_stand_after_what_they_need_and_once(tmp_path):
+    assert [node.name for node in Sums(tmp_path).nodes] == ["one", "two", "pairs/three", "four", "all"]
+
+
+@pytest.mark.parametrize("executor", [Here, lambda: Cores(2)], ids=["here", "cores"])
+def test_a_study_does_what_is_missing_and_no_more(executor, tmp_path):
+    sums = Sums(tmp_path)
+    outcome = carry_out(tmp_path, sums.nodes, executor())
+    assert (outcome.left, outcome.failed) == ([], {})
+    assert sorted(sums.done) == [1, 2, 4, 8, 16]
+    assert sums.result() == 31
+    record = json.loads((sums.nodes[-1].place(tmp_path) / DONE).read_text())
+    assert record["needs"] == {node.name: node.key for node in sums.nodes[-1].needs}
+    carry_out(tmp_path, sums.nodes, executor())
+    assert len(sums.done) == 5  # nothing twice
+    # Another number for 4 leaves what does not depend on it.
+    other = Sums(tmp_path)
+    other.node = lambda name, number, *needs: Sums.node(other, name, 5 if name == "four" else number, *needs)
+    carry_out(tmp_path, other.nodes, executor())
+    assert sorted(other.done[5:]) == [5, 16]
+    assert (other.result(), sums.result()) == (32, 31)  # both are there, each in a place of its own
+
+
+def test_a_node_that_fails_takes_along_only_what_needs_it(tmp_path):
+    sums = Sums(tmp_path, {"two": {"fails": True}})
+    outcome = carry_out(tmp_path, sums.nodes, Here())
+    assert {name: str(error) for name, error in outcome.failed.items()} == {"two": "2 can't be added"}
+    assert [node.name for node in outcome.left] == ["two", "pairs/three", "all"]
+    assert sorted(sums.done) == [1, 2, 4]
+    with pytest.raises(NahtError, match="pairs/three needs two, which is not done"):
+        finish(tmp_path, sums.nodes[2])
+
+
+def test_time_may_be_up(tmp_path):
+    sums = Sums(tmp_path, {"one": {"seconds": 0.2}})
+    assert len(carry_out(tmp_path, sums.nodes, Here(), until=time.monotonic() - 1).left) == 5
+    left = carry_out(tmp_path, sums.nodes, Here(), until=time.monotonic() + 0.1).left
+    assert [node.name for node in left] == ["two", "pairs/three", "four", "all"]
+    assert carry_out(tmp_path, sums.nodes, Here()).left == []
+
+
+def test_two_commands_share_the_work(tmp_path):
+    """Nobody does what the other is doing or has done, and both wait for all of it."""
+    slow = {name: {"seconds": 0.5} for name in ("one", "two", "four", "pairs/three")}
+    sums = Sums(tmp_path, slow)
+    with_company = subprocess.Popen([sys.executable, "-c", COMPANION, str(tmp_path), json.dumps(slow)])
+    outcome = carry_out(tmp_path, sums.nodes, Here())
+    assert outcome.left == []
+    assert with_company.wait() == 0
+    assert sorted(sums.done) == [1, 2, 4, 8, 16]
+
+
+COMPANION = f"""
+import json, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from test_study import Sums, Here, carry_out
+assert carry_out(Path(sys.argv[1]), Sums(Path(sys.argv[1]), json.loads(sys.argv[2])).nodes, Here()).left == []
+"""
+
+
+def test_a_stop_signal_ends_workers_and_is_passed_on(tmp_path):
+    sums = Sums(tmp_path, {"one": {"seconds": 30}, "two": {"seconds": 30}})
+
+    def watch(item):
+        if isinstance(item, Event):  # somebody is at work
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="go on with the same command"):
+        carry_out(tmp_path, sums.nodes, Cores(2), watch=watch)
+    assert not is_done(tmp_path, sums.nodes[0])
+
+
+def test_a_worker_that_dies_is_noticed(tmp_path):
+    sums = Sums(tmp_path, {"one": {"seconds": 30}})
+    executor, killed = Cores(1), []
+
+    def watch(item):
+        if isinstance(item, Event) and not killed:
+            killed.append(True)
+            os.kill(executor._processes[0].pid, signal.SIGKILL)
+
+    with pytest.raises(NahtError, match="a worker process died; 5 nodes are left: go on with the same command"):
+        carry_out(tmp_path, sums.nodes, executor, watch=watch)
+    sums.changes.clear()
+    assert carry_out(tmp_path, sums.nodes, Here()).left == []
+
+
+def test_a_survey_says_what_is_done_and_how_long_the_rest_takes(tmp_path):
+    sums = Sums(tmp_path)
+    before = survey(tmp_path, sums.nodes)
+    assert (before.done, before.running, before.measured) == ((), {}, False)
+    news = []
+    carry_out(tmp_path, sums.nodes[:2], Here(), watch=news.append)
+    assert [item.name for item in news if isinstance(item, Ended)] == ["one", "two"]
+    after = survey(tmp_path, sums.nodes)
+    assert set(after.done) == {"one", "two"}
+    assert set(after.seconds) == {"pairs/three", "four", "all"}
+    assert after.measured
+    assert 0 < after.left(2) < before.left(2)
+
+
+# -- what determines a node
+
+
+def test_settings_that_depart_alike_are_equal():
+    plain = PPOConfig()
+    assert departures(plain) == {"type": "PPOConfig"}
+    changed = replace(plain, lr=1e-3, network=replace(plain.network, hidden=8))
+    assert departures(changed)["lr"] == 1e-3
+    assert departures(changed)["network"] == {"type": "NetworkConfig", "hidden": 8}
+    assert encode(changed)["clip"] == plain.clip
+    assert "clip" not in departures(changed)  # so that a setting which is added later changes nothing
+
+
+def test_a_training_is_determined_by_settings_teammates_and_world(tmp_path):
+    config = run_config("mpe-pp", "poam")
+    keys = {Node("a", Training(c)).key for c in (config, replace(config, seed=1), replace(config, steps=10))}
+    assert len(keys) == 3
+    smaller = replace(config, pieces=replace(config.pieces, rows=4))
+    assert Node("a", Training(smaller)).key == Node("a", Training(config)).key  # rounding only
+    # The same file name with another agent in it.
+    team = Path(load_agent("src/naht/assets/zoo/mpe-pp/vdn-seed0.safetensors").save(tmp_path / "team.safetensors"))
+    mine = replace(config, teams=replace(config.teams, teammates=(str(team),)))
+    before = Node("a", Training(mine)).key
+    load_agent("src/naht/assets/zoo/mpe-pp/vdn-seed1.safetensors").save(team)
+    assert Node("a", Training(mine)).key != before
+
+
+def test_the_plan_of_predator_prey():
+    plan = plan_of(Request("mpe-pp", seeds=2, steps=1000))
+    nodes = plan.nodes()
+    assert len({node.name for node in nodes}) == len({node.key for node in nodes}) == len(nodes)
+    trained = {node.name.split("/")[1] for node in nodes if node.name.startswith("train/")}
+    assert set(METHODS) <= trained
+    few = plan.nodes(("crossplay",))
+    assert {node.name for node in few} == {"train/poam-aht/seed0", "train/poam-aht/seed1", "meetings"}
+    assert len(few[-1].work.pairs) == 5 * 25 + 2 * 2 + 6 * 5 * 5
+    with pytest.raises(NahtError, match="unknown part of the study 'curve': did you mean curves"):
+        plan.nodes(("curve",))
+    # With another prey, strangers are trained first; seeds of a smaller study are among those of a larger one.
+    names = {node.name for node in plan_of(Request("mpe-pp", prey="x.pt")).parts["curves"][0].needs}
+    assert "population/vdn-seed0" in names
+    larger = {node.key for node in plan_of(Request("mpe-pp", seeds=3, steps=1000)).parts["curves"]}
+    assert {node.key for node in plan.parts["curves"]} < larger
+
+
+# -- rows and verdicts
+
+
+def test_rows_come_back_as_they_were(tmp_path):
+    path = tmp_path / "rows.csv.gz"
+    rows = [["vdn-seed1", 2, 0.1234567891, ""], ["a, b", -1, float(3), 7]]
+    write_rows(path, ["who", "n", "x", "maybe"], rows)
+    assert read_rows(path) == [
+        {"who": "vdn-seed1", "n": 2, "x": 0.1234568, "maybe": None},
+        {"who": "a, b", "n": -1, "x": 3, "maybe": 7},
+    ]
+    before = path.read_bytes()
+    write_rows(path, ["who", "n", "x", "maybe"], rows)
+    assert path.read_bytes() == before
+    path.write_bytes(before[:-9])
+    with pytest.raises(NahtError, match="can't read"):
+        read_rows(path)
+
+
+def test_strangers_and_counts_weigh_the_same():
+    rows = [{"strangers": "a-seed0", "n": 1, "return": x} for x in (0.0, 0.0, 3.0)]
+    rows += [{"strangers": "a-seed0", "n": 2, "return": 5.0}, {"strangers": "b-seed1", "n": 1, "return": 9.0}]
+    assert mean_of(rows, lambda _: True, None) == pytest.approx((1 + 5 + 9) / 3)
+    assert mean_of(rows, lambda name: name == "a-seed0", 1) == 1.0
+
+
+def test_verdicts_by_hand():
+    """Welch for (4, 6) and (1, 1.2): difference 3.9, standard error 1.005, 1.02 degrees of freedom: t = 12.4."""
+    verdict = higher("more", [4.0, 6.0], [1.0, 1.2])
+    assert verdict.difference.mean == pytest.approx(3.9)
+    assert verdict.difference.half_width == pytest.approx(12.4, abs=0.3)
+    assert verdict.answer == "undecided"
+    assert verdict.improvement.mean == 1.0
+    assert higher("more", [4.0, 4.1, 4.2], [1.0, 1.1, 1.2]).answer == "holds"
+    assert higher("more", [1.0, 1.1, 1.2], [4.0, 4.1, 4.2]).answer == "does not hold"
+    assert higher("more", [1.0], [4.0, 4.1]).answer == "undecided"
+    assert above_zero("up", [0.5, 0.6, 0.7]).answer == "holds"
+    assert above_zero("up", [-0.5, 0.6, 0.7]).answer == "undecided"
+    assert level("same", [10.0, 10.1, 9.9], [10.05, 9.95, 10.0]).answer == "holds"
+    assert level("same", [10.0, 12.0, 8.0], [10.0, 9.0, 12.0]).answer == "undecided"
+    assert level("same", [10.0, 10.1, 9.9], [14.0, 14.1, 13.9]).answer == "does not hold"
+
+
+def test_aggregates_by_hand():
+    # The middle half of 0..7 is 2..5.
+    assert iqm_over_tasks([[0.0, 1, 2, 3], [4.0, 5, 6, 7]]).mean == 3.5
+    shares = profile([[1.0, 2.0], [3.0, 4.0, 5.0, 6.0]], [0.0, 1.5, 4.5, 9.0])
+    assert [found.mean for found in shares] == [1.0, 0.75, 0.25, 0.0]
+    assert (shares[0].low, shares[0].high) == (1.0, 1.0)
+    assert shares[1].low == 0.5  # both runs of the first task may be drawn as its worse one
+    # Task 1: (1, 2) against (1): 0.75 with a tie; task 2: (3) against (4): 0.
+    assert improvement_over_tasks([[1.0, 2.0], [3.0]], [[1.0], [4.0]]).mean == 0.375
+
+
+def test_the_papers_numbers():
+    assert published("bit-game", "bits", "poam", "N=2").mean == 48.858
+    final = published("mpe-pp", "curves", "poam", "final")
+    assert (final.mean, final.read_off) == (14.0, True)
+    cell = published("mpe-pp", "crossplay", "vdn", "qmix")
+    assert (cell.mean, cell.half_width, cell.read_off) == (8.657, 2.925, False)
+    assert published("mpe-pp", "crossplay", "vdn", "nobody") is None
+
+
+# -- what is measured
+
+
+def test_a_linear_probe_finds_what_is_there_and_nothing_else():
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 3, 600)
+    noise = rng.normal(size=(2, 600, 2, 5))
+    x = noise.copy()
+    x[1, :, :, 0] += 10.0 * label[:, None]  # told at the second time step only
+    counts = np.ones((2, 600, 2), bool)
+    counts[:, :, 1] = rng.random((2, 600)) < 0.5
+    found = linear_probe(x, label, counts, np.arange(600) < 450)
+    np.testing.assert_allclose(found[:, 1], np.mean(label[450:] == np.bincount(label[:450]).argmax()), atol=0.05)
+    assert abs(found[0, 0] - 1 / 3) < 0.1
+    assert found[1, 0] > 0.99
+
+
+def test_beliefs_of_an_episode_are_those_of_its_steps(uninterrupted):
+    agent = load_agent(uninterrupted / "last.safetensors")
+    rng = np.random.default_rng(0)
+    obs = rng.random((4, 3, 6)).astype(np.float32)
+    memory, actions, step_by_step = None, [], []
+    for t in range(4):
+        step_by_step.append(agent.believe(obs[t], memory=memory, slot=np.arange(3)))
+        action, memory = agent.act(obs[t], memory=memory, slot=np.arange(3))
+        actions.append(np.asarray(action))
+    seen, chances = beliefs(agent, obs, np.array(actions))
+    np.testing.assert_allclose(seen, [s for s, _ in step_by_step], atol=1e-5)
+    np.testing.assert_allclose(chances, [c for _, c in step_by_step], atol=1e-5)
