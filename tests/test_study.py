@@ -28,6 +28,7 @@ from naht.study.plan import METHODS, Request, plan_of
 from naht.study.rows import read_rows, write_rows
 from naht.study.works import Training
 from naht.training.crew import Ended
+from naht.training.folder import is_locked
 from naht.training.progress import Event
 
 
@@ -139,12 +140,32 @@ def test_two_commands_share_the_work(tmp_path):
     assert sorted(sums.done) == [1, 2, 4, 8, 16]
 
 
+def test_killed_anywhere_and_called_again_it_ends_the_same(tmp_path):
+    """The command dies at once, without a word; its workers notice. What was done stays done."""
+    slow = {name: {"seconds": 0.3} for name in ("one", "two", "four", "pairs/three", "all")}
+    sums = Sums(tmp_path, slow)
+    for patience in (1.2, 1.6, 2.0):  # a process needs a second to start
+        command = [sys.executable, "-c", COMPANION, str(tmp_path), json.dumps(slow), "2"]
+        with subprocess.Popen(command) as process:
+            time.sleep(patience)
+            process.kill()
+        left = [node for node in sums.nodes if not is_done(tmp_path, node)]
+    while any(is_locked(node.place(tmp_path)) for node in left):
+        time.sleep(0.1)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob(DONE)}
+    assert carry_out(tmp_path, sums.nodes, Here()).left == []
+    assert sums.result() == 31
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
 COMPANION = f"""
 import json, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from test_study import Sums, Here, carry_out
-assert carry_out(Path(sys.argv[1]), Sums(Path(sys.argv[1]), json.loads(sys.argv[2])).nodes, Here()).left == []
+from test_study import Cores, Here, Sums, carry_out
+if __name__ == "__main__":
+    executor = Cores(2) if sys.argv[3:] else Here()
+    assert carry_out(Path(sys.argv[1]), Sums(Path(sys.argv[1]), json.loads(sys.argv[2])).nodes, executor).left == []
 """
 
 

@@ -23,6 +23,7 @@ from naht.report.page import write_page
 from naht.runtime import usable_cores
 from naht.storage import write_file
 from naht.study.engine import Cores, Executor, Here, Outcome, carry_out
+from naht.study.keeping import keep
 from naht.study.nodes import DONE, Node, in_order, is_done
 from naht.study.overview import clock, show, survey
 from naht.study.plan import Plan, Request, plan_of
@@ -233,6 +234,8 @@ class Report:
 
     out: Path | None = None
     """The file; default: report.html in the folder."""
+    keep: Path | None = None
+    """Also copy rows, curves and a few agents to this folder, without the runs: what is worth sharing."""
 
 
 def report(args: Sequence[str]) -> None:
@@ -241,3 +244,7 @@ def report(args: Sequence[str]) -> None:
     wanted, folder = parse(Report, "report FOLDER", rest), Path(name)
     path = write_page(content_of(folder), wanted.out or folder / PAGE)
     terminal().print(f"Open in a browser: {path}", soft_wrap=True)
+    if wanted.keep is not None:
+        for root in studies_in(folder):
+            copied = keep(root, plan_in(root), wanted.keep / root.name)
+            terminal().print(f"{len(copied)} nodes copied to {wanted.keep / root.name}", soft_wrap=True)

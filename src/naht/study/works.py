@@ -64,7 +64,13 @@ def _asked(work: Any, names: Sequence[str]) -> Any:
     """The identity of a measurement: its settings, its world, and the files behind the names in it."""
     settings = {f.name: departures(getattr(work, f.name)) for f in fields(work)}
     files = files_behind(names, work.task.spec.name)
-    return {"kind": work.kind, **settings, "world": world_of(work.task), "files": files}
+    return {"kind": work.kind, **settings, "task": _task(work.task), "world": world_of(work.task), "files": files}
+
+
+def _task(env: Environment) -> Any:
+    """A task's settings; of a file that it reads, the name alone: `world_of` says what is in it, wherever it lies."""
+    settings = departures(env)
+    return settings | ({"prey": Path(settings["prey"]).name} if "prey" in settings else {})
 
 
 def population(names: Sequence[str], needs: Mapping[str, Path], env: Environment) -> Population:
@@ -86,7 +92,8 @@ class Training:
         # Not how much is computed at once: that changes rounding only, and is another on other machines.
         config, teammates = replace(self.config, pieces=Pieces()), self.config.teams.teammates
         files = files_behind(teammates, config.task.spec.name)
-        return {"run": departures(config), "world": world_of(config.task), "teammates": files}
+        run = departures(config) | {"task": _task(config.task)}
+        return {"run": run, "world": world_of(config.task), "teammates": files}
 
     def finish(self, place: Path, needs: Mapping[str, Path], report: Report) -> None:
         folder, teams = place / "run", self.config.teams
