@@ -246,6 +246,19 @@ def test_reproduce_status_and_report(capsys, tmp_path, monkeypatch):
     assert "12 of 12 nodes done" in said
     code, said, _ = call(capsys, "report", str(out), "--out", str(tmp_path / "page.html"))
     assert (tmp_path / "page.html").read_text() == page
+    # What is worth keeping says the same, and is small.
+    kept = tmp_path / "kept" / out.name
+    code, said, _ = call(capsys, "report", str(out), "--keep", str(kept), "--document", str(tmp_path / "results.md"))
+    assert "12 nodes copied" in said
+    assert sum(path.stat().st_size for path in kept.rglob("*")) < 600_000
+    assert not list(kept.rglob("run"))
+    call(capsys, "report", str(kept))
+    assert (kept / "report.html").read_text() == page
+    document = (tmp_path / "results.md").read_text()
+    assert "| POAM | " in document
+    assert "48.9 ± 1.1" in document
+    assert "(results/bit-game-bits.svg)" in document
+    assert (tmp_path / "results/bit-game-bits.svg").is_file()
     # Another study uses what it can of this one.
     args[-1] = str(tmp_path / "other")
     code, said, _ = call(capsys, "reproduce", *args, "--with", str(out))

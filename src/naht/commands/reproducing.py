@@ -19,6 +19,7 @@ from naht.commands.parsing import leading_names, parse
 from naht.config import Count, encode
 from naht.errors import NahtError, require, unknown
 from naht.report.content import TaskFindings
+from naht.report.markdown import write_document
 from naht.report.page import write_page
 from naht.runtime import usable_cores
 from naht.storage import write_file
@@ -234,6 +235,8 @@ class Report:
 
     out: Path | None = None
     """The file; default: report.html in the folder."""
+    document: Path | None = None
+    """Also write it as a Markdown file, with its figures in a folder beside it."""
     keep: Path | None = None
     """Also copy rows, curves and a few agents to this folder, without the runs: what is worth sharing."""
 
@@ -242,8 +245,12 @@ def report(args: Sequence[str]) -> None:
     usage = "usage: naht report FOLDER [--out FILE]\n\nThe page of the studies in a folder."
     (name,), rest = leading_names(args, ("FOLDER",), usage)
     wanted, folder = parse(Report, "report FOLDER", rest), Path(name)
-    path = write_page(content_of(folder), wanted.out or folder / PAGE)
+    content = content_of(folder)
+    path = write_page(content, wanted.out or folder / PAGE)
     terminal().print(f"Open in a browser: {path}", soft_wrap=True)
+    if wanted.document is not None:
+        files = write_document(content, wanted.document)
+        terminal().print(f"{wanted.document} and {len(files) - 1} figures beside it", soft_wrap=True)
     if wanted.keep is not None:
         for root in studies_in(folder):
             copied = keep(root, plan_in(root), wanted.keep / root.name)

@@ -128,9 +128,17 @@ class Plan:
     # -- what is trained
 
     def _sized(self, config: RunConfig) -> RunConfig:
-        """One core per run, so that every machine gives the same results, and 25 tests on its way if it is long."""
+        """One core per run, so that every machine gives the same results; up to 25 tests on its way. Short runs are
+        measured in fewer episodes, or that would take longer than training."""
         steps = self.request.run_steps
-        return replace(config, steps=steps, test_every=max(steps // 25, min(steps, 32_000)), devices=1)
+        return replace(
+            config,
+            steps=steps,
+            test_every=max(steps // 25, min(steps, 32_000)),
+            test_episodes=min(config.test_episodes, max(64, steps // 2000)),
+            final_episodes=min(config.final_episodes, max(64, steps // 1000)),
+            devices=1,
+        )
 
     def config(self, method: str, seed: int, teammates: tuple[str, ...], preset: Preset | None = None) -> RunConfig:
         if method not in METHODS:
@@ -224,7 +232,7 @@ class Plan:
         """The first seed with a team of each algorithm that it has never met."""
         who, needs = self.strangers(NAIVE, range(1, 2))
         trained = self.training(method, self.request.first_seed)
-        work = Filming(self.env, trained.name, method, who, 32)
+        work = Filming(self.env, trained.name, who, 32, method)
         return Node(f"film/{method}", work, (trained, *needs))
 
     # -- what each part needs

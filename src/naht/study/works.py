@@ -198,15 +198,13 @@ class Meetings:
 
 
 @dataclass(frozen=True)
-class Predicting:
-    """How well the agents that a training kept on its way predict their teammates, step by step of an episode."""
+class Asking:
+    """Something that is asked of the agent of a training, or of those that it kept, in episodes with strangers."""
 
     task: Environment
     training: str
     strangers: tuple[str, ...]
     episodes: int
-    seed: int = 3_000_000
-    kind = "prediction"
 
     @property
     def size(self) -> int:
@@ -214,6 +212,14 @@ class Predicting:
 
     def identity(self) -> Any:
         return _asked(self, self.strangers)
+
+
+@dataclass(frozen=True)
+class Predicting(Asking):
+    """How well the agents that a training kept on its way predict their teammates, step by step of an episode."""
+
+    seed: int = 3_000_000
+    kind = "prediction"
 
     def finish(self, place: Path, needs: Mapping[str, Path], report: Report) -> None:
         strangers = population(self.strangers, needs, self.task)
@@ -234,22 +240,11 @@ class Predicting:
 
 
 @dataclass(frozen=True)
-class Probing:
+class Probing(Asking):
     """What an agent's team embedding knows: which strangers, how many of us; by time step, on held-out episodes."""
 
-    task: Environment
-    training: str
-    strangers: tuple[str, ...]
-    episodes: int
     seed: int = 4_000_000
     kind = "probe"
-
-    @property
-    def size(self) -> int:
-        return self.task.spec.horizon * self.episodes
-
-    def identity(self) -> Any:
-        return _asked(self, self.strangers)
 
     def finish(self, place: Path, needs: Mapping[str, Path], report: Report) -> None:
         del report
@@ -263,24 +258,13 @@ class Probing:
 
 
 @dataclass(frozen=True)
-class Filming:
-    """Episodes of an agent with each of some strangers that are worth watching, and what it believed in them."""
+class Filming(Asking):
+    """Episodes with each of some strangers that are worth watching, of as many as were asked for, and what the agent
+    believed in them."""
 
-    task: Environment
-    training: str
-    method: str
-    strangers: tuple[str, ...]
-    episodes: int
-    """To choose from, with each of them."""
+    method: str = ""
     seed: int = 5_000_000
     kind = "film"
-
-    @property
-    def size(self) -> int:
-        return self.task.spec.horizon * self.episodes * len(self.strangers)
-
-    def identity(self) -> Any:
-        return _asked(self, self.strangers)
 
     def finish(self, place: Path, needs: Mapping[str, Path], report: Report) -> None:
         agent = load_agent(needs[self.training] / AGENT)

@@ -231,7 +231,7 @@ def told(book: Book) -> Finding:
 def imitation(book: Book) -> Finding:
     """Learning from what strangers do."""
     methods = ("poam", "poam-imitating", "ippo-naht", "ippo-naht-imitating")
-    curve = Figure(
+    learning = Figure(
         "lines", (Panel("", tuple(curve(book, m) for m in methods)),), "environment steps", "greedy test return"
     )
     verdicts = []
@@ -247,7 +247,7 @@ def imitation(book: Book) -> Finding:
         "imitation",
         "What if the actor also learns from what strangers do?",
         f"{'; '.join(parts)}.",
-        (curve, Figure("dots", compared(book, methods, "imitation"), "", RETURN)),
+        (learning, Figure("dots", compared(book, methods, "imitation"), "", RETURN)),
         (returns_table(book, methods, "With and without imitation"),),
         tuple(verdicts),
         made(book, "imitation"),
