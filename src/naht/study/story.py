@@ -40,11 +40,9 @@ from naht.version import __version__
 REQUEST = "study.json"
 """In a study's folder: what was asked for last."""
 
-QUESTIONS: dict[Question, str] = {
-    "Q1": "Does POAM beat the baselines?",
-    "Q2": "Does it cope with strangers it has never met?",
-    "Q3": "Do its two ideas work: the teammate model, and the strangers' data?",
-}
+QUESTIONS: dict[Question, str] = {"Q1": "curves", "Q2": "strangers", "Q3": "ucd"}
+"""The paper's three questions (does POAM beat the baselines, does it cope with strangers, do its ideas work), and the
+finding whose answer and first verdict stand for each."""
 
 
 def studies_in(folder: Path) -> list[Path]:
@@ -66,13 +64,12 @@ def content_of(folder: Path) -> Content:
     """Everything that the studies in a folder have found so far."""
     books = [Book(root, plan_in(root)) for root in studies_in(folder)]
     tasks = tuple(_task(book) for book in books)
-    verdicts = [v for task in tasks for finding in task.findings for v in finding.verdicts]
     names = ", ".join(task.task for task in tasks)
     return Content(
         title=f"N-agent ad hoc teamwork: {names}",
         tasks=tasks,
         overall=tuple(finding for finding in [aggregate(books)] if finding is not None),
-        headline=tuple(_together(question, said, verdicts) for question, said in QUESTIONS.items()),
+        headline=tuple(_together(question, tasks) for question in QUESTIONS),
         lead=_lead(books),
         facts={"naht": __version__, "made with": f"naht report {folder.name}"},
     )
@@ -146,20 +143,21 @@ def _episodes(book: Book) -> tuple[Episode, ...]:
     return tuple(e for node in done for e in read_episodes(node.place(book.root) / "episodes.json.gz"))
 
 
-def _together(question: Question, said: str, verdicts: Sequence[Verdict]) -> Verdict:
-    """One answer to a question of the paper's: what all of its claims say, and the number of the first of them."""
-    mine = [v for v in verdicts if v.question == question]
-    if not mine:
-        return Verdict(said, "not run", question=question)
-    answers = [v.answer for v in mine]
+def _together(question: Question, tasks: Sequence[TaskFindings]) -> Verdict:
+    """One answer to a question of the paper's: what its finding says, decided by its first verdict on each task."""
+    mine = {task.task: [v for f in task.findings for v in f.verdicts if v.question == question] for task in tasks}
+    leading = [f for task in tasks for f in task.findings if f.name == QUESTIONS[question]]
+    every = [v for verdicts in mine.values() for v in verdicts]
+    if not every or not leading:
+        return Verdict(f"Not run: the part '{QUESTIONS[question]}'", "not run", question=question)
+    answers = [v.answer for v in every]
     counted = ", ".join(f"{answers.count(a)} {a}" for a in ("holds", "does not hold", "undecided") if a in answers)
-    answer: Answer = answers[0] if len(set(answers)) == 1 else "undecided"
-    if set(answers) == {"holds", "undecided"} and answers[0] == "holds":
-        answer = "holds"
-    if "does not hold" in answers:
-        answer = "does not hold" if answers[0] == "does not hold" else "undecided"
-    first = mine[0]
-    detail = f"{first.claim}. Of {len(mine)} claims: {counted}."
+    first = leading[0].verdicts[0]
+    held = sum(f.verdicts[0].answer == "holds" for f in leading)
+    said = leading[0].answer if len(leading) == 1 else f"{first.claim} on {held} of {len(leading)} tasks."
+    decided: set[Answer] = {f.verdicts[0].answer for f in leading}
+    answer: Answer = decided.pop() if len(decided) == 1 else "undecided"
+    detail = f"{len(every)} claims belong to this question: {counted}."
     return Verdict(said, answer, first.difference, first.improvement, first.seeds, detail, question)
 
 

@@ -9,7 +9,7 @@ from naht.report.charts.looks import HEAT_STEPS, Look
 from naht.report.charts.numbers import decimals, describe, number
 from naht.report.charts.sheet import Key, Sheet, in_panel, reach, shade
 from naht.report.charts.svg import Axis, rule, shortened, tag, text_width
-from naht.report.content import Mark, Panel
+from naht.report.content import Mark, Panel, Series
 
 
 def _category(mark: Mark) -> str:
@@ -18,6 +18,11 @@ def _category(mark: Mark) -> str:
 
 def _categories(panel: Panel) -> list[str]:
     return list(dict.fromkeys(_category(m) for series in panel.series for m in series.marks))
+
+
+def _present(panel: Panel, category: str) -> list[Series]:
+    """The series that have something to say about a category."""
+    return [series for series in panel.series if any(_category(m) == category for m in series.marks)]
 
 
 # Dots with intervals.
@@ -46,7 +51,8 @@ def draw_dots(sheet: Sheet) -> tuple[str, float]:
         tallest = 0.0
         for place in row:
             i, panel, x, first = place.number, place.panel, place.x, place.labelled
-            names, lines = categories[i], max(len(panel.series), 1)
+            names = categories[i]
+            lines = max((len(_present(panel, name)) for name in names), default=1)
             tall = padding + len(names) * (lines * pitch + padding)
             tallest = max(tallest, tall)
             axis, top, bottom = axes[i].on(x, x + inner), y + head, y + head + tall
@@ -88,7 +94,7 @@ def _dots_of(sheet: Sheet, panel: Panel, category: str, axis: Axis, top: float, 
     def interval(low: float, high: float, width: float, dash: str, opacity: str) -> str:
         return svg.line(max(axis(low), axis.start), y, min(axis(high), axis.end), y, width, dash, opacity=opacity)
 
-    for k, series in enumerate(panel.series):
+    for k, series in enumerate(_present(panel, category)):
         shape, y = sheet.look(series).shape, top + k * pitch - 1.5
         for mark in (m for m in series.marks if _category(m) == category):
             area = {"x": axis.start, "y": y - pitch / 2 + 1, "width": axis.end - axis.start, "height": pitch}

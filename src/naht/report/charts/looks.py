@@ -64,6 +64,16 @@ KNOWN = {
     "vdn": Look(8, "", "diamond"),
     "qmix": Look(9, "8 3 2 3", "triangle"),
     "iql": Look(7, "2 3", "plus"),
+    "poam-imitating": Look(8, "12 4", "circle"),
+    "ippo-naht-imitating": Look(4, "12 4", "square"),
+    "poam-no-ucd": Look(5, "2 3", "circle"),
+    "ippo-naht-no-ucd": Look(9, "2 3", "square"),
+    "told": Look(6, "12 4", "triangle"),
+    "controlled": Look(0, "", "square"),
+    "uncontrolled": Look(4, "7 3", "circle"),
+    "matched": Look(0, "", "triangle"),
+    "mismatched": Look(7, "7 3", "diamond"),
+    "observation": Look(7, "8 3 2 3", "square"),
 }
 """The methods that every study has."""
 SYNONYMS = {"naive": "best-naive", "upper-reference": "upper", "naht": "poam"}
