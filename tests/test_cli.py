@@ -16,6 +16,8 @@ from naht.config import encode
 from naht.envs.base import task_hash
 from naht.envs.prey import _read
 from naht.storage import read_arrays, write_arrays
+from naht.study import plan
+from probes import small
 
 # The sizes of the runs in test_training.py: equal programs are compiled once for all tests.
 QUICK = [
@@ -218,6 +220,7 @@ def test_a_changed_world_is_noticed(capsys, tmp_path, monkeypatch):
 
 def test_reproduce_status_and_report(capsys, tmp_path, monkeypatch):
     """A small study by its command: what is there, what was found, and that a second call does nothing."""
+    monkeypatch.setattr(plan, "run_config", lambda _, algorithm, *preset, seed: small(algorithm, seed=seed))
     out = tmp_path / "study"
     args = ["bit-game", "--seeds", "2", "--steps", "800", "--episodes", "16", "--out", str(out)]
     code, said, err = call(capsys, "reproduce", *args, "--dry-run")

@@ -101,12 +101,12 @@ def test_a_study_does_what_is_missing_and_no_more(executor, tmp_path):
     assert sums.result() == 31
     record = json.loads((sums.nodes[-1].place(tmp_path) / DONE).read_text())
     assert record["needs"] == {node.name: node.key for node in sums.nodes[-1].needs}
-    carry_out(tmp_path, sums.nodes, executor())
+    carry_out(tmp_path, sums.nodes, Here())
     assert len(sums.done) == 5  # nothing twice
     # Another number for 4 leaves what does not depend on it.
     other = Sums(tmp_path)
     other.node = lambda name, number, *needs: Sums.node(other, name, 5 if name == "four" else number, *needs)
-    carry_out(tmp_path, other.nodes, executor())
+    carry_out(tmp_path, other.nodes, Here())
     assert sorted(other.done[5:]) == [5, 16]
     assert (other.result(), sums.result()) == (32, 31)  # both are there, each in a place of its own
 
