@@ -220,7 +220,7 @@ def test_a_changed_world_is_noticed(capsys, tmp_path, monkeypatch):
 
 def test_reproduce_status_and_report(capsys, tmp_path, monkeypatch):
     """A small study by its command: what is there, what was found, and that a second call does nothing."""
-    monkeypatch.setattr(plan, "run_config", lambda _, algorithm, *preset, seed: small(algorithm, seed=seed))
+    monkeypatch.setattr(plan, "run_config", lambda *names, seed: small(names[1], seed=seed))
     out = tmp_path / "study"
     args = ["bit-game", "--seeds", "2", "--steps", "800", "--episodes", "16", "--out", str(out)]
     code, said, err = call(capsys, "reproduce", *args, "--dry-run")
