@@ -101,6 +101,7 @@ def test_lists(capsys):
         assert code == 0
         assert expected in out
     assert set(COMMANDS) == {
+        "demo",
         "train",
         "resume",
         "evaluate",

@@ -19,6 +19,7 @@ from naht.evaluation.embeddings import linear_probe
 from naht.evaluation.modelling import beliefs
 from naht.evaluation.statistics import improvement_over_tasks, iqm_over_tasks, profile
 from naht.learning.ppo import PPOConfig
+from naht.study import demo as demonstration
 from naht.study.book import above_zero, higher, level, mean_of
 from naht.study.engine import Cores, Here, carry_out
 from naht.study.nodes import DONE, Node, finish, in_order, is_done
@@ -30,6 +31,7 @@ from naht.study.works import Training
 from naht.training.crew import Ended
 from naht.training.folder import is_locked
 from naht.training.progress import Event
+from probes import shrunk
 
 
 @dataclass(frozen=True)
@@ -347,3 +349,18 @@ def test_beliefs_of_an_episode_are_those_of_its_steps(uninterrupted):
     seen, chances = beliefs(agent, obs, np.array(actions))
     np.testing.assert_allclose(seen, [s for s, _ in step_by_step], atol=1e-5)
     np.testing.assert_allclose(chances, [c for _, c in step_by_step], atol=1e-5)
+
+
+def test_the_demo_makes_a_page(tmp_path, monkeypatch):
+    """In small: an untrained team beside a shipped one, episodes with beliefs; called again, it trains nothing."""
+    monkeypatch.setattr(demonstration, "run_config", lambda *names: shrunk(run_config(*names)))
+    settings = demonstration.Demo(steps=1200, episodes=2, out=tmp_path)
+    page = demonstration.demo(settings)
+    text = page.read_text()
+    for said in ("How does it do with strangers?", "after 1,200 steps", "after 998,400 earns", "changes its mind"):
+        assert said in text
+    run = tmp_path / "mpe-pp/poam/seed0/last.safetensors"
+    before = run.stat().st_mtime_ns
+    demonstration.demo(settings)
+    assert run.stat().st_mtime_ns == before
+    assert page.read_text() == text

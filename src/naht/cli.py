@@ -12,6 +12,7 @@ from naht.runtime import configure
 from naht.version import __version__
 
 COMMANDS = {
+    "demo": "the main job, small:       naht demo",
     "train": "train a team:              naht train bit-game poam",
     "resume": "go on with a stopped run:  naht resume runs/bit-game/poam/seed0",
     "evaluate": "play with strangers:       naht evaluate runs/bit-game/poam/seed0",
@@ -28,6 +29,7 @@ COMMANDS = {
 }
 
 HOMES = {
+    "demo": ("reproducing", "demo_"),
     "train": ("training", "train"),
     "resume": ("training", "resume"),
     "evaluate": ("playing", "evaluate"),

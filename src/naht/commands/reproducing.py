@@ -1,4 +1,4 @@
-"""naht reproduce, naht status, naht report."""
+"""naht demo, naht reproduce, naht status, naht report."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from naht.report.markdown import write_document
 from naht.report.page import write_page
 from naht.runtime import usable_cores
 from naht.storage import write_file
+from naht.study.demo import Demo, demo
 from naht.study.engine import Cores, Executor, Here, Outcome, carry_out
 from naht.study.keeping import keep
 from naht.study.nodes import DONE, Node, in_order, is_done
@@ -196,6 +197,11 @@ def _adopt(root: Path, nodes: Sequence[Node], folders: Sequence[Path]) -> None:
                 same = by_settings.get(json.dumps(node.work.identity(), sort_keys=True))
                 if same is not None:
                     shutil.copytree(same, node.place(root) / "run", dirs_exist_ok=True)
+
+
+def demo_(args: Sequence[str]) -> None:
+    page = demo(parse(Demo, "demo", args))
+    terminal().print(f"Scores, and episodes with what the agents believed: open {page} in a browser", soft_wrap=True)
 
 
 @dataclass(frozen=True)
