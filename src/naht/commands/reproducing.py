@@ -18,7 +18,7 @@ from rich.text import Text
 from naht.commands.parsing import leading_names, parse
 from naht.config import Count, encode
 from naht.errors import NahtError, require, unknown
-from naht.report.content import TaskFindings
+from naht.report.content import MARKS, TaskFindings
 from naht.report.markdown import write_document
 from naht.report.page import write_page
 from naht.runtime import usable_cores
@@ -108,14 +108,14 @@ def reproduce(args: Sequence[str]) -> None:
 
 def _print_findings(task: TaskFindings) -> None:
     """What was found, in a few lines: every question, its answer, and what became of the paper's claims."""
-    console, marks = terminal(), {"holds": "✓", "does not hold": "✗", "undecided": "?", "not run": "-"}
+    console = terminal()
     for finding in task.findings:
         console.print(Text(f"\n{finding.question}", style="bold"))
         console.print(finding.answer, soft_wrap=True)
         for verdict in finding.verdicts:
             d = verdict.difference
             number = f" ({d.mean:+.2f} ± {d.half_width:.2f})" if d is not None else ""
-            console.print(f"  {marks[verdict.answer]} {verdict.claim}{number}", soft_wrap=True)
+            console.print(f"  {MARKS[verdict.answer]} {verdict.claim}{number}", soft_wrap=True)
     for line in task.missing:
         console.print(f"Not run: {line}", soft_wrap=True)
 

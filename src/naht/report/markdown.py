@@ -7,10 +7,8 @@ from pathlib import Path
 
 from naht.evaluation.statistics import Interval
 from naht.report.charts import draw, estimate, number
-from naht.report.content import Cell, Content, Finding, Published, Table, TaskFindings, Verdict
+from naht.report.content import MARKS, Cell, Content, Finding, Published, Table, TaskFindings, Verdict
 from naht.storage import write_file
-
-MARKS = {"holds": "✓", "does not hold": "✗", "undecided": "?", "not run": "–"}  # noqa: RUF001 (a dash is meant)
 
 
 def cell(value: Cell) -> str:

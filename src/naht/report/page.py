@@ -26,6 +26,7 @@ from naht.evaluation.statistics import Interval
 from naht.report import charts
 from naht.report.charts import NOTHING, tag
 from naht.report.content import (
+    MARKS,
     Answer,
     Cell,
     Content,
@@ -46,7 +47,6 @@ MOST_BYTES = 6_000_000
 """Of a page, so that it opens in a second."""
 
 QUESTIONS = {"Q1": "Does it beat the baselines?", "Q2": "Does it cope with strangers?", "Q3": "Do its ideas work?"}
-MARKS: dict[Answer, str] = {"holds": "✓", "does not hold": "✗", "undecided": "?", "not run": "○"}
 
 
 def write_page(content: Content, path: Path) -> Path:

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from naht.config import decode, read_json
 from naht.envs.registry import TASKS
 from naht.errors import require
-from naht.evaluation.statistics import Interval, mean_interval
+from naht.evaluation.statistics import mean_interval
 from naht.evaluation.tables import write_table
 from naht.report.charts import draw
 from naht.report.content import (
@@ -19,7 +17,6 @@ from naht.report.content import (
     Cell,
     Content,
     Episode,
-    Published,
     Question,
     Run,
     Table,
@@ -27,6 +24,7 @@ from naht.report.content import (
     Verdict,
 )
 from naht.report.episodes import read_episodes
+from naht.report.page import table_rows
 from naht.storage import write_file
 from naht.study.book import Book, Missing, label
 from naht.study.findings import FINDINGS
@@ -39,6 +37,9 @@ from naht.version import __version__
 
 REQUEST = "study.json"
 """In a study's folder: what was asked for last."""
+
+TITLES = {"bit-game": "Bit game", "mpe-pp": "Predator-prey"}
+"""What people call a task; the maps are called by their names."""
 
 QUESTIONS: dict[Question, str] = {"Q1": "curves", "Q2": "strangers", "Q3": "ucd"}
 """The paper's three questions (does POAM beat the baselines, does it cope with strangers, do its ideas work), and the
@@ -87,10 +88,11 @@ def _task(book: Book) -> TaskFindings:
                 continue
             missing.append(f"{part}: {e} is not there yet")
     request = book.plan.request
-    title = f"{request.task_name}, {request.seeds} seeds, {request.run_steps:,} steps per run"
+    settings = "" if request.preset == "tuned" else f", preset {request.preset}"
+    title = f"{TITLES.get(request.task_name, request.task_name)}: {request.seeds} seeds, {request.run_steps:,} steps"
     order = {name: place for place, name in enumerate(FINDINGS)}
     shown = tuple(sorted(findings, key=lambda f: order[f.name]))
-    return TaskFindings(book.root.name, title, shown, _runs(book), _episodes(book), tuple(missing))
+    return TaskFindings(book.root.name, title + settings, shown, _runs(book), _episodes(book), tuple(missing))
 
 
 def write_findings(task: TaskFindings, folder: Path) -> None:
@@ -102,24 +104,8 @@ def write_findings(task: TaskFindings, folder: Path) -> None:
             write_file(folder / "figures" / f"{name}.svg", picture.encode())
         for i, table in enumerate(finding.tables):
             name = finding.name if i == 0 else f"{finding.name}-{i + 1}"
-            write_table(folder / "tables" / f"{name}.csv", *plain(table))
-
-
-def plain(table: Table) -> tuple[list[str], list[list[object]]]:
-    """A table's columns and rows for CSV: an interval takes four cells: mean, bounds, number of trials."""
-    columns: list[str] = []
-    rows: list[list[object]] = [[] for _ in table.rows]
-    for k, column in enumerate(table.columns):
-        cells = [row[k] for row in table.rows]
-        wide = any(isinstance(cell, Interval) for cell in cells)
-        columns += [column, *([f"{column} low", f"{column} high", f"{column} trials"] if wide else [])]
-        for row, cell in zip(rows, cells, strict=True):
-            if isinstance(cell, Interval):
-                row += [cell.mean, *["" if np.isnan(x) else x for x in (cell.low, cell.high)], cell.count]
-            else:
-                value = cell.mean if isinstance(cell, Published) else "" if cell is None else cell
-                row += [value, *[""] * (3 * wide)]
-    return columns, rows
+            plain = table_rows(table)
+            write_table(folder / "tables" / f"{name}.csv", plain["columns"], plain["rows"])
 
 
 def _runs(book: Book) -> tuple[Run, ...]:
@@ -145,9 +131,8 @@ def _episodes(book: Book) -> tuple[Episode, ...]:
 
 def _together(question: Question, tasks: Sequence[TaskFindings]) -> Verdict:
     """One answer to a question of the paper's: what its finding says, decided by its first verdict on each task."""
-    mine = {task.task: [v for f in task.findings for v in f.verdicts if v.question == question] for task in tasks}
     leading = [f for task in tasks for f in task.findings if f.name == QUESTIONS[question]]
-    every = [v for verdicts in mine.values() for v in verdicts]
+    every = [v for task in tasks for f in task.findings for v in f.verdicts if v.question == question]
     if not every or not leading:
         return Verdict(f"Not run: the part '{QUESTIONS[question]}'", "not run", question=question)
     answers = [v.answer for v in every]
