@@ -433,9 +433,11 @@ def chromium() -> str:
         if found := shutil.which(name):
             return found
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "install", "-y", "-q", "chromium"], capture_output=True, timeout=600, check=False)
-        if found := shutil.which("chromium"):
-            return found
+        for command in (["install", "-y", "-q", "chromium"], ["update", "-q"], ["install", "-y", "-q", "chromium"]):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(["apt-get", *command], capture_output=True, timeout=120, check=False)
+            if found := shutil.which("chromium"):
+                return found
     pytest.skip("there is no Chromium, and it can't be installed")
 
 
