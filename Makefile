@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test lint bench clean
 
-demo: $(READY)  ## the main job at a small size: about three minutes
+demo: $(READY)  ## the main job at a small size: about two minutes
 	$(VENV)/bin/naht demo
 
 test: $(READY)  ## all tests, or those of TESTS="tests/test_ppo.py ..."

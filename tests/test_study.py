@@ -355,7 +355,7 @@ def test_the_demo_makes_a_page(tmp_path, monkeypatch):
     """In small: an untrained team beside a shipped one, episodes with beliefs; called again, it trains nothing."""
     monkeypatch.setattr(demonstration, "run_config", lambda *names: shrunk(run_config(*names)))
     settings = demonstration.Demo(steps=1200, episodes=2, out=tmp_path)
-    page = demonstration.demo(settings)
+    page, _ = demonstration.demo(settings)
     text = page.read_text()
     for said in ("How does it do with strangers?", "after 1,200 steps", "after 998,400 earns", "changes its mind"):
         assert said in text

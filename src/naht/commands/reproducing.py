@@ -200,7 +200,8 @@ def _adopt(root: Path, nodes: Sequence[Node], folders: Sequence[Path]) -> None:
 
 
 def demo_(args: Sequence[str]) -> None:
-    page = demo(parse(Demo, "demo", args))
+    page, finding = demo(parse(Demo, "demo", args))
+    terminal().print(finding.answer, soft_wrap=True)
     terminal().print(f"Scores, and episodes with what the agents believed: open {page} in a browser", soft_wrap=True)
 
 

@@ -57,8 +57,8 @@ def untrained(config: RunConfig, trained: Agent) -> Agent:
     return replace(trained, name="untrained", params=trainer.learner.policy_params(state), decoders={})
 
 
-def demo(settings: Demo) -> Path:
-    """Returns the page's file. What is there already is not trained again."""
+def demo(settings: Demo) -> tuple[Path, Finding]:
+    """Returns the page's file and what was found. What is there already is not trained again."""
     config = replace(run_config(TASK, "poam"), steps=settings.steps)
     folder = run_folder(settings.out, config)
     with Display() as display:
@@ -90,9 +90,8 @@ def demo(settings: Demo) -> Path:
         "A team for strangers",
         (TaskFindings(TASK, "Predator-prey", (finding,), episodes=tuple(shown)),),
         headline=(Verdict(finding.answer, "undecided", detail="One run decides nothing: the study has five."),),
-        lead=finding.tables[0],
     )
-    return write_page(content, settings.out / "report.html")
+    return write_page(content, settings.out / "report.html"), finding
 
 
 def scores(rows: dict[str, list[EpisodeRow]], settings: Demo, shipped_steps: int) -> Finding:
