@@ -25,7 +25,7 @@ from naht.study.engine import Cores, Here, carry_out
 from naht.study.nodes import DONE, Node, finish, in_order, is_done
 from naht.study.overview import survey
 from naht.study.paper import published
-from naht.study.plan import METHODS, Request, plan_of
+from naht.study.plan import METHODS, NAIVE, Request, plan_of
 from naht.study.rows import read_rows, write_rows
 from naht.study.works import Training
 from naht.training.crew import Ended
@@ -241,18 +241,19 @@ def test_a_training_is_determined_by_settings_teammates_and_world(tmp_path):
 
 def test_the_plan_of_predator_prey():
     plan = plan_of(Request("mpe-pp", seeds=2, steps=1000))
-    nodes = plan.nodes()
+    nodes = plan.nodes
     assert len({node.name for node in nodes}) == len({node.key for node in nodes}) == len(nodes)
     trained = {node.name.split("/")[1] for node in nodes if node.name.startswith("train/")}
     assert set(METHODS) <= trained
-    few = plan.nodes(("crossplay",))
+    few = plan_of(Request("mpe-pp", seeds=2, steps=1000, parts=("crossplay",))).nodes
     assert {node.name for node in few} == {"train/poam-aht/seed0", "train/poam-aht/seed1", "meetings"}
+    assert {node.key for node in few} < {node.key for node in nodes}
     assert len(few[-1].work.pairs) == 5 * 25 + 2 * 2 + 6 * 5 * 5
     with pytest.raises(NahtError, match="unknown part of the study 'curve': did you mean curves"):
-        plan.nodes(("curve",))
+        plan_of(Request("mpe-pp", parts=("curve",))).nodes  # noqa: B018
     # With another prey, strangers are trained first; seeds of a smaller study are among those of a larger one.
-    names = {node.name for node in plan_of(Request("mpe-pp", prey="x.pt")).parts["curves"][0].needs}
-    assert "population/vdn-seed0" in names
+    names = [node.name for node in plan_of(Request("mpe-pp", prey="x.pt", seeds=1, parts=("pair",))).nodes]
+    assert names[:6] == [*[f"population/{a}-seed0" for a in NAIVE], "train/poam/seed0"]
     larger = {node.key for node in plan_of(Request("mpe-pp", seeds=3, steps=1000)).parts["curves"]}
     assert {node.key for node in plan.parts["curves"]} < larger
 

@@ -26,7 +26,7 @@ from naht.storage import write_file
 from naht.study.demo import Demo, demo
 from naht.study.engine import Cores, Executor, Here, Outcome, carry_out
 from naht.study.keeping import keep
-from naht.study.nodes import DONE, Node, in_order, is_done
+from naht.study.nodes import DONE, Node, is_done
 from naht.study.overview import clock, show, survey
 from naht.study.plan import Plan, Request, plan_of
 from naht.study.story import REQUEST, content_of, plan_in, studies_in, write_findings
@@ -68,6 +68,8 @@ class Reproduce:
     """Nodes at a time; default: one per core."""
     out: Path = Path("runs/study")
     """Folder; every task has its own in it."""
+    name: str = ""
+    """Of the folder in it; default: the task."""
 
 
 def seconds_of(text: str) -> float:
@@ -86,14 +88,16 @@ def reproduce(args: Sequence[str]) -> None:
         raise unknown("study", name, choices)
     wanted = parse(Reproduce, f"reproduce {name}", rest)
     until = time.monotonic() + seconds_of(wanted.budget) if wanted.budget else None
-    only = tuple(part for text in wanted.only for part in text.split(",") if part)
+    parts = tuple(part for text in wanted.only for part in text.split(",") if part)
+    require(not wanted.name or name != "all", f"one name, '{wanted.name}', can't be that of all studies")
     plans = {}
     for task_name in STUDIED if name == "all" else (name,):
         prey = wanted.prey if task_name == "mpe-pp" else ""
-        plan = plan_of(Request(task_name, wanted.seeds, wanted.steps, wanted.preset, wanted.episodes, prey=prey))
-        plan.nodes(only)  # a part that does not exist fails here
-        plans[task_name] = plan
-    complete = all(_carry_out(wanted.out / name, plan, only, wanted, until) for name, plan in plans.items())
+        sizes = wanted.seeds, wanted.steps, wanted.preset, wanted.episodes
+        plan = plan_of(Request(task_name, *sizes, prey=prey, parts=parts))
+        plan.asked  # noqa: B018 (a part that does not exist fails here)
+        plans[wanted.name or task_name] = plan
+    complete = all(_carry_out(wanted.out / folder, plan, wanted, until) for folder, plan in plans.items())
     if wanted.dry_run:
         return
     content = content_of(wanted.out)
@@ -120,10 +124,9 @@ def _print_findings(task: TaskFindings) -> None:
         console.print(f"Not run: {line}", soft_wrap=True)
 
 
-def _carry_out(root: Path, plan: Plan, only: tuple[str, ...], wanted: Reproduce, until: float | None) -> bool:
+def _carry_out(root: Path, plan: Plan, wanted: Reproduce, until: float | None) -> bool:
     """One task's study; False if there was no time for all of it."""
-    console, nodes = terminal(), plan.nodes(only)
-    parts = plan.chosen(only)
+    console, parts, nodes = terminal(), plan.asked, plan.nodes
     workers = wanted.workers or usable_cores()
     title = _title(plan)
     if wanted.dry_run:
@@ -219,16 +222,7 @@ def status(args: Sequence[str]) -> None:
     wanted = parse(Status, "status FOLDER", rest)
     for root in studies_in(Path(name)):
         plan = plan_in(root)
-        parts = plan.chosen() | {
-            name: part for name, part in plan.chosen(tuple(plan.further)).items() if _any(root, part)
-        }
-        state = survey(root, in_order(node for part in parts.values() for node in part))
-        terminal().print(show(_title(plan), parts, state, wanted.workers or usable_cores()))
-
-
-def _any(root: Path, part: Sequence[Node]) -> bool:
-    """Has anything of a further part been done?"""
-    return any(is_done(root, node) for node in part)
+        terminal().print(show(_title(plan), plan.asked, survey(root, plan.nodes), wanted.workers or usable_cores()))
 
 
 def _title(plan: Plan) -> str:

@@ -79,10 +79,11 @@ class Book:
         return self._read[at]
 
     def trials(
-        self, method: str, who: Strangers = known, *, n: int | None = None, split: bool = False, value: str = "return"
+        self, method: str, who: Strangers = known, *, n: int | None = None, split: bool = False, everybody: bool = True
     ) -> list[float]:
         """A method's mean return with some strangers, one number per seed: the M-N score, or for one N only."""
-        return [mean_of(self.rows(self.plan.evaluation(method, s, split=split)), who, n, value) for s in self.seeds]
+        nodes = [self.plan.evaluation(method, s, split=split, everybody=everybody) for s in self.seeds]
+        return [mean_of(self.rows(node), who, n) for node in nodes]
 
     def possible(self) -> dict[str, float]:
         """What a best response to each team earns with it: by team, its M-N score."""
@@ -100,12 +101,12 @@ class Book:
         return [mean_of(self.rows(self.plan.naive(algorithm, s)), known, None) for s in seeds]
 
 
-def mean_of(rows: Sequence[Row], who: Strangers, n: int | None, value: str = "return") -> float:
+def mean_of(rows: Sequence[Row], who: Strangers, n: int | None) -> float:
     """Mean over the rows of some strangers; strangers and N count equally, whatever the number of their rows."""
     groups: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         if (n is None or row["n"] == n) and who(row["strangers"]):
-            groups.setdefault((row["strangers"], row["n"]), []).append(row[value])
+            groups.setdefault((row["strangers"], row["n"]), []).append(row["return"])
     if not groups:
         raise Missing("rows of these strangers")
     return float(np.mean([np.mean(group) for group in groups.values()]))

@@ -76,6 +76,8 @@ class Request:
     first_seed: Seed = 0
     prey: str = ""
     """On predator-prey: a file with another prey. Strangers are then trained with it first."""
+    parts: tuple[str, ...] = ()
+    """Of the study; none: all but the further ones."""
 
     def __post_init__(self) -> None:
         task(self.task_name)
@@ -176,11 +178,13 @@ class Plan:
         work = Evaluation(self.env, ours, who, counts, self.request.episodes)
         return Node(f"evaluate/{name}", work, (*mine, *needs))
 
-    def evaluation(self, method: str, seed: int, *, split: bool = False) -> Node:
-        """With every team there is, for every N; who was told its team can play with those it knows only."""
-        who, needs = self.strangers(NAIVE, range(1 if "told" in method else POPULATION_SEEDS))
+    def evaluation(self, method: str, seed: int, *, split: bool = False, everybody: bool = True) -> Node:
+        """With every team there is, or with those of training, for every N. Who was told its team can play with those
+        it knows only."""
+        everybody = everybody and "told" not in method
+        who, needs = self.strangers(NAIVE, range(POPULATION_SEEDS if everybody else 1))
         trained = self.training(method, seed, split=split)
-        name = trained.name.removeprefix("train/")
+        name = trained.name.removeprefix("train/") if everybody or "told" in method else f"known/{method}/seed{seed}"
         return self._evaluation(name, trained, who, needs, self.counts)
 
     def alone(self, method: str, seed: int) -> Node:
@@ -274,19 +278,24 @@ class Plan:
         """Parts that are done only if they are asked for."""
         seeds = self.request.trials
         trained = [self.training("poam", s, preset=p) for s in seeds for p in (None, *OTHER_PRESETS)]
-        return {"time": [*trained, *[self.self_play("ippo", s) for s in seeds]]}
+        return {
+            "pair": [self.evaluation(m, s, everybody=False) for s in seeds for m in ("poam", "ippo-naht")],
+            "time": [*trained, *[self.self_play("ippo", s) for s in seeds]],
+        }
 
-    def chosen(self, only: tuple[str, ...] = ()) -> dict[str, list[Node]]:
-        """These parts (default: all but the further ones), each with all nodes that it needs."""
-        every = self.parts | self.further
-        for name in only:
+    @cached_property
+    def asked(self) -> dict[str, list[Node]]:
+        """The parts that were asked for (all but the further ones, if none were named), with all nodes they need."""
+        every, wanted = self.parts | self.further, self.request.parts
+        for name in wanted:
             if name not in every:
                 raise unknown("part of the study", name, every)
-        return {name: in_order(every[name]) for name in only or self.parts}
+        return {name: in_order(every[name]) for name in wanted or self.parts}
 
-    def nodes(self, only: tuple[str, ...] = ()) -> list[Node]:
+    @property
+    def nodes(self) -> list[Node]:
         """All nodes of these parts, each after what it needs."""
-        return in_order(node for part in self.chosen(only).values() for node in part)
+        return in_order(node for part in self.asked.values() for node in part)
 
 
 class BitGamePlan(Plan):

@@ -84,9 +84,7 @@ def _task(book: Book) -> TaskFindings:
         try:
             findings.append(FINDINGS[part](book))
         except Missing as e:
-            if part in book.plan.further:
-                continue
-            missing.append(f"{part}: {e} is not there yet")
+            missing += [f"{part}: {e} is not there yet"] if part in book.plan.asked else []
     request = book.plan.request
     settings = "" if request.preset == "tuned" else f", preset {request.preset}"
     title = f"{TITLES.get(request.task_name, request.task_name)}: {request.seeds} seeds, {request.run_steps:,} steps"

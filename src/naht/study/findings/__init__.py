@@ -11,7 +11,19 @@ from collections.abc import Callable
 from naht.report.content import Finding
 from naht.study.book import Book
 from naht.study.findings.knowledge import embeddings, modelling
-from naht.study.findings.methods import bits, cells, curves, imitation, normalised, split, strangers, time, told, ucd
+from naht.study.findings.methods import (
+    bits,
+    cells,
+    curves,
+    imitation,
+    normalised,
+    pair,
+    split,
+    strangers,
+    time,
+    told,
+    ucd,
+)
 from naht.study.findings.teams import counts, crossplay
 
 FINDINGS: dict[str, Callable[[Book], Finding]] = {
@@ -28,6 +40,7 @@ FINDINGS: dict[str, Callable[[Book], Finding]] = {
     "normalised": normalised,
     "embeddings": embeddings,
     "imitation": imitation,
+    "pair": pair,
     "time": time,
 }
 """By part of a study: what it finds."""

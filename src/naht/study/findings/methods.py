@@ -95,6 +95,28 @@ def curves(book: Book) -> Finding:
     )
 
 
+def pair(book: Book) -> Finding:
+    """POAM and IPPO-NAHT alone, for other settings or another prey."""
+    ours, theirs = (book.trials(m, known, everybody=False) for m in BOTH)
+    rows: list[tuple[Cell, ...]] = []
+    for m, scores in zip(BOTH, (ours, theirs), strict=True):
+        paper = paper_number(book, "curves", m, "final")
+        rows.append((label(m), mean_interval(scores), min(scores), mean_interval(area(book, m)), paper))
+    figure = Figure(
+        "lines", (Panel("", tuple(curve(book, m) for m in BOTH)),), "environment steps", "greedy test return"
+    )
+    columns = ("method", "return", "worst seed", "mean over the run", "paper (20M steps)")
+    return Finding(
+        "pair",
+        "Is POAM above IPPO-NAHT with these settings?",
+        f"POAM ends at {np.mean(ours):.1f}, {more_or_less(ours, theirs)} than IPPO-NAHT.",
+        (figure,),
+        (Table("Final return with the teams of training", columns, tuple(rows), "high"),),
+        (higher("POAM's final return is above IPPO-NAHT's", ours, theirs, question="Q1"),),
+        made(book, "pair"),
+    )
+
+
 def strangers(book: Book) -> Finding:
     """Does it cope with strangers it has never met?"""
     panels = tuple(
