@@ -263,6 +263,14 @@ def test_reproduce_status_and_report(capsys, tmp_path, monkeypatch):
     assert "48.9 ± 1.1" in document
     assert "(results/bit-game-bits.svg)" in document
     assert (tmp_path / "results/bit-game-bits.svg").is_file()
+    mine = tmp_path / "mine.md"
+    mine.write_text("Before.\n\n<!-- results --> old <!-- /results -->\n\nAfter.\n")
+    for _ in range(2):  # again gives the same
+        assert call(capsys, "report", str(out), "--fill-in", str(mine))[0] == 0
+        assert mine.read_text().startswith("Before.\n\n<!-- results -->\n\n- ○ not run: ")
+        assert mine.read_text().endswith("\n\n<!-- /results -->\n\nAfter.\n")
+    mine.write_text("Nothing.")
+    assert "has no place for results" in call(capsys, "report", str(out), "--fill-in", str(mine))[2]
     # Another study uses what it can of this one.
     args[-1] = str(tmp_path / "other")
     code, said, _ = call(capsys, "reproduce", *args, "--with", str(out))

@@ -19,7 +19,7 @@ from naht.commands.parsing import leading_names, parse
 from naht.config import Count, encode
 from naht.errors import NahtError, require, unknown
 from naht.report.content import MARKS, TaskFindings
-from naht.report.markdown import write_document
+from naht.report.markdown import fill_in, write_document
 from naht.report.page import write_page
 from naht.runtime import usable_cores
 from naht.storage import write_file
@@ -238,6 +238,8 @@ class Report:
     """The file; default: report.html in the folder."""
     document: Path | None = None
     """Also write it as a Markdown file, with its figures in a folder beside it."""
+    fill_in: Path | None = None
+    """Also put its first table into this document, between <!-- results --> and <!-- /results -->."""
     keep: Path | None = None
     """Also copy rows, curves and a few agents to this folder, without the runs: what is worth sharing."""
 
@@ -252,6 +254,8 @@ def report(args: Sequence[str]) -> None:
     if wanted.document is not None:
         files = write_document(content, wanted.document)
         terminal().print(f"{wanted.document} and {len(files) - 1} figures beside it", soft_wrap=True)
+    if wanted.fill_in is not None:
+        fill_in(content, wanted.fill_in)
     if wanted.keep is not None:
         for root in studies_in(folder):
             copied = keep(root, plan_in(root), wanted.keep / root.name)

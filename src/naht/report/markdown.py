@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from naht.errors import require
 from naht.evaluation.statistics import Interval
 from naht.report.charts import draw, estimate, number
 from naht.report.content import MARKS, Cell, Content, Finding, Published, Table, TaskFindings, Verdict
@@ -58,6 +59,22 @@ def write_document(content: Content, path: Path) -> list[Path]:
         parts += [f"Not run: {line}." for line in task.missing]
     write_file(path, ("\n\n".join(parts) + "\n").encode())
     return files
+
+
+BEGIN, END = "<!-- results -->", "<!-- /results -->"
+"""Between these, a document has the first table of a page."""
+
+
+def fill_in(content: Content, path: Path) -> None:
+    """Put the page's first table, and what became of the paper's questions, into a document of somebody's own."""
+    require(path.is_file(), f"there is no file {path}")
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    require(bool(begin and end), f"{path} has no place for results: {BEGIN} and, after it, {END}")
+    parts = [f"- {MARKS[v.answer]} {v.answer}: {v.claim}" for v in content.headline]
+    table = [f"{content.lead.title}:", as_table(content.lead)] if content.lead is not None else []
+    text = "\n\n".join([BEGIN, "\n".join(parts), *table, END])
+    write_file(path, f"{before}{text}{after}".encode())
 
 
 def _finding(finding: Finding, name: str, figures: Path) -> tuple[str, list[Path]]:
