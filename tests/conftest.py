@@ -19,7 +19,16 @@ from naht.runtime import configure, forget_if_full  # noqa: E402
 configure()
 
 
-LIGHT = ("test_docs", "test_page", "test_project", "test_replay", "test_sampler", "test_scripted", "test_zoo")
+LIGHT = (
+    "test_browser",
+    "test_docs",
+    "test_page",
+    "test_project",
+    "test_replay",
+    "test_sampler",
+    "test_scripted",
+    "test_zoo",
+)
 """Files whose tests are short. They come last, so that both processes end at about the same time."""
 
 

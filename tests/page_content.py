@@ -438,3 +438,8 @@ def example(seed: int = 0) -> Content:
         lead(rng),
         facts,
     )
+
+
+def figures(content: Content) -> list[Figure]:
+    findings = [*content.overall, *(f for task in content.tasks for f in task.findings)]
+    return [figure for finding in findings for figure in finding.figures]

@@ -21,6 +21,16 @@ Meeting = tuple[int, int]
 """Two members of a population by index: N agents of the first play with M - N of the second."""
 
 
+def members_of(groups: Sequence[str]) -> dict[str, list[int]]:
+    """By group, in the order of their first members: who belongs to it."""
+    return {name: [i for i, group in enumerate(groups) if group == name] for name in dict.fromkeys(groups)}
+
+
+def paired(ours: Sequence[int], theirs: Sequence[int]) -> list[Meeting]:
+    """As many meetings as the larger group has members, so that everybody takes part."""
+    return [(ours[k % len(ours)], theirs[k % len(theirs)]) for k in range(max(len(ours), len(theirs)))]
+
+
 def play_meetings(
     env: Environment,
     population: Population,
@@ -89,7 +99,7 @@ def cross_play(
     """
     names = tuple(dict.fromkeys(groups))
     require(len(names) >= 2, f"cross-play needs at least two groups, got {len(names)}: {', '.join(names)}")
-    members = {name: [i for i, group in enumerate(groups) if group == name] for name in names}
+    members = members_of(groups)
     pairs: dict[tuple[str, str], list[Meeting]] = {}
     for ours in names:
         for theirs in names:
@@ -99,7 +109,7 @@ def cross_play(
             elif all_pairs:
                 met = [(i, j) for i in a for j in b]
             else:
-                met = [(a[k % len(a)], b[k % len(b)]) for k in range(max(len(a), len(b)))]
+                met = paired(a, b)
             pairs[ours, theirs] = met
     returns = play_meetings(env, population, [p for met in pairs.values() for p in met], episodes=episodes, seed=seed)
     scores, at = {}, 0
@@ -129,10 +139,8 @@ def self_play(
 
     Scores are averaged per team first: a team, not a pair, is the unit of replication.
     """
-    names = tuple(dict.fromkeys(groups))
     result = {}
-    for name in names:
-        members = [i for i, group in enumerate(groups) if group == name]
+    for name, members in members_of(groups).items():
         require(len(members) >= 2, f"'{name}' has one team: mismatched seeds need at least two")
         meetings = [(i, j) for i in members for j in members]
         scores = play_meetings(env, population, meetings, episodes=episodes, seed=seed).mean((1, 2))

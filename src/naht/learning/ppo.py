@@ -325,9 +325,8 @@ class PPO:
         global_state, next_global_state = (
             leaf if c.central_critic else leaf[..., :0] for leaf in (tr.global_state, tr.next_global_state)
         )
-        told = describe(tr.team, self.strangers)
-        if c.actor_told == c.critic_told == "nothing":
-            told = told[..., :0]
+        nothing = c.actor_told == c.critic_told == "nothing"
+        told = jnp.zeros((steps, num_envs, 0)) if nothing else describe(tr.team, self.strangers)
         slot = jnp.broadcast_to(jnp.arange(num_agents), tr.action.shape)
         tail = steps if c.bootstrap_time_limit else 1
         x, first = by_agent(self.policy.inputs(tr.obs, tr.last_action, slot)), by_team(tr.first)

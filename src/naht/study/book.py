@@ -120,8 +120,7 @@ def label(method: str) -> str:
 def mark(x: float | str, trials: Sequence[float], paper: Published | None = None, note: str = "") -> Mark:
     """Mean and interval over seeds."""
     found = mean_interval(trials)
-    low, high = (None, None) if np.isnan(found.low) else (found.low, found.high)
-    return Mark(x, found.mean, low, high, tuple(trials), paper, note)
+    return Mark(x, found.mean, found.low, found.high, tuple(trials), paper, note)
 
 
 def higher(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from naht.agents.saved import Agent, load_agent
 from naht.agents.zoo import ZOO
@@ -127,5 +125,4 @@ def scores(rows: dict[str, list[EpisodeRow]], settings: Demo, shipped_steps: int
 
 
 def _mark(team: str, found: Interval) -> Mark:
-    bounds: Sequence[float | None] = (None, None) if np.isnan(found.low) else (found.low, found.high)
-    return Mark(team, found.mean, bounds[0], bounds[1])
+    return Mark(team, found.mean, found.low, found.high)

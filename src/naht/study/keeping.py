@@ -7,7 +7,6 @@ trains nothing again.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from naht.agents.saved import load_agent
@@ -23,7 +22,7 @@ WORTH = ("poam", "ippo-naht", "poam-imitating", "ippo-naht-imitating")
 
 def keep(root: Path, plan: Plan, out: Path) -> list[Node]:
     """Copy what is done of a study, without its runs. Returns the nodes that were copied now."""
-    agents = {plan.training(method, plan.request.first_seed).name for method in _trained(plan)}
+    agents = {plan.training(method, plan.request.first_seed).name for method in WORTH}
     every = plan.parts | plan.further
     copied = []
     for node in in_order(n for part in every.values() for n in part):
@@ -39,8 +38,3 @@ def keep(root: Path, plan: Plan, out: Path) -> list[Node]:
         copied.append(node)
     shutil.copyfile(root / REQUEST, out / REQUEST)
     return copied
-
-
-def _trained(plan: Plan) -> Sequence[str]:
-    names = {node.name.split("/")[1] for part in plan.parts.values() for n in part for node in in_order([n])}
-    return [method for method in WORTH if method in names]

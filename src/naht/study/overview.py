@@ -28,8 +28,8 @@ TYPICAL = {
     "10v11": 3_300,
     "3s5z": 7_500,
 }
-"""Environment steps per second of a training on one of two busy cores (docs/performance.md), until this machine's own
-are known."""
+"""Rough guesses, until this machine's own speeds are known: environment steps per second of a training on one of two
+busy cores."""
 PLAYING = 5
 """How many times as fast it is to play as to train, likewise."""
 STARTING = 8.0

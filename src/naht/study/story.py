@@ -24,7 +24,7 @@ from naht.report.content import (
     Verdict,
 )
 from naht.report.episodes import read_episodes
-from naht.report.page import table_rows
+from naht.report.tables import table_rows
 from naht.storage import write_file
 from naht.study.book import Book, Missing, label
 from naht.study.findings import FINDINGS

@@ -19,7 +19,7 @@ from naht.agents.zoo import agents_in, find_agents
 from naht.config import departures
 from naht.envs.base import Environment, world_of
 from naht.errors import require
-from naht.evaluation.crossplay import play_meetings
+from naht.evaluation.crossplay import members_of, paired, play_meetings
 from naht.evaluation.embeddings import probe
 from naht.evaluation.modelling import KINDS, predict_teammates
 from naht.evaluation.play import evaluate_mn
@@ -171,14 +171,11 @@ class Meetings:
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """All meetings within a group; those of two groups, seed by seed, so that everybody takes part."""
-        members = {g: [i for i, group in enumerate(self.groups) if group == g] for g in dict.fromkeys(self.groups)}
+        members = members_of(self.groups)
         found = []
         for ours, a in members.items():
             for theirs, b in members.items():
-                if ours == theirs:
-                    found += [(i, j) for i in a for j in a]
-                else:
-                    found += [(a[k % len(a)], b[k % len(b)]) for k in range(max(len(a), len(b)))]
+                found += [(i, j) for i in a for j in a] if ours == theirs else paired(a, b)
         return found
 
     def identity(self) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from naht.evaluation.statistics import mean_interval
-from naht.report.content import Cell, Mark, Panel, Series, Table
+from naht.report.content import Cell, Panel, Published, Series, Table
 from naht.study.book import Book, Strangers, also, known, label, mark, of, unseen
 from naht.study.paper import published
 from naht.study.plan import NAIVE
@@ -31,19 +31,15 @@ def made(book: Book, part: str, *, strangers: str = "the teams of training") -> 
     )
 
 
-def paper_number(book: Book, part: str, method: str, at: str):  # type: ignore[no-untyped-def]
+def paper_number(book: Book, part: str, method: str, at: str) -> Published | None:
+    """The paper's number on this task, if it has one."""
     return published(book.plan.request.task_name, part, method, at)
 
 
 def curve(book: Book, method: str) -> Series:
     """Mean and 95 % band of the greedy tests over seeds."""
     tests = [book.rows(book.plan.training(method, s), "tests.csv.gz") for s in book.seeds]
-    marks = []
-    for at in zip(*tests, strict=False):
-        values = [row["test/return"] for row in at]
-        found = mean_interval(values)
-        bounds = (None, None) if np.isnan(found.low) else (found.low, found.high)
-        marks.append(Mark(float(at[0]["step"]), found.mean, bounds[0], bounds[1], tuple(values)))
+    marks = [mark(float(at[0]["step"]), [row["test/return"] for row in at]) for at in zip(*tests, strict=False)]
     return Series(label(method), tuple(marks), method)
 
 

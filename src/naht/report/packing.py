@@ -1,0 +1,72 @@
+"""Recorded episodes as a page carries them: arrays as small whole numbers, compressed, which its script unpacks."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Any
+
+import numpy as np
+
+from naht.errors import require
+from naht.report.content import Episode
+from naht.report.tables import short
+
+
+def pack_episode(episode: Episode) -> dict[str, Any]:
+    """An episode for the script: words as they are; numbers as small integers, compressed, in base64.
+
+    `arrays` says what lies in `bytes`, one array after the other: [name, type, shape, low, high]. Every array is stored
+    with time as its last axis, as differences from one step to the next (modulo the type's size): things that move
+    little take little room. Int16 -32767..32767 stands for low..high and -32768 for nothing; the square root of
+    a chance is a byte, so that small chances keep their digits; so is health.
+    """
+    steps = len(np.asarray(episode.actions))
+    arrays = [("places", *_as_int16(episode.places)), ("running", *_as_int16(episode.running_return))]
+    arrays += [(f"ghosts{k}", *_as_int16(b.places)) for k, b in enumerate(episode.beliefs) if b.places is not None]
+    arrays.append(("actions", np.asarray(episode.actions).astype(np.uint8), []))
+    if episode.health is not None:  # rounded up: nobody dies of it
+        arrays.append(("health", np.ceil(255 * _share(episode.health)).astype(np.uint8), []))
+    for k, beliefs in enumerate(episode.beliefs):
+        arrays.append((f"chances{k}", np.rint(255 * np.sqrt(_share(beliefs.chances))).astype(np.uint8), []))
+    for name, array, _ in arrays:
+        frames = steps + (name in ("places", "running", "health"))
+        require(len(array) == frames, f"'{name}' of an episode of {steps} steps has {len(array)} frames, not {frames}")
+    return {
+        "task": episode.task,
+        "method": episode.method,
+        "strangers": episode.strangers,
+        "label": episode.label,
+        "return": short(float(episode.episode_return)),
+        "steps": steps,
+        "seats": episode.seats,
+        "controlled": [bool(c) for c in episode.controlled],
+        "kinds": episode.kinds,
+        "radii": [short(float(r)) for r in episode.radii],
+        "bounds": [short(float(b)) for b in episode.bounds],
+        "actionNames": episode.action_names,
+        "events": [[int(step), what] for step, what in episode.events],
+        "beliefs": [{"seat": int(b.seat), "teammates": [int(t) for t in b.teammates]} for b in episode.beliefs],
+        "arrays": [[name, a.dtype.name, [*a.shape[1:], a.shape[0]], *scale] for name, a, scale in arrays],
+        "bytes": base64.b64encode(zlib.compress(b"".join(_over_time(a) for _, a, _ in arrays), 9)).decode(),
+    }
+
+
+def _share(values: Any) -> np.ndarray:
+    return np.clip(np.nan_to_num(np.asarray(values, float)), 0, 1)
+
+
+def _over_time(array: np.ndarray) -> bytes:
+    """[T, ...] integers -> [..., T] differences."""
+    differences = np.diff(array, axis=0, prepend=np.zeros_like(array[:1]))
+    return np.moveaxis(differences, 0, -1).tobytes()
+
+
+def _as_int16(given: Any) -> tuple[np.ndarray, list[float]]:
+    """[T, ...] -> little-endian int16, and the numbers that -32767 and 32767 stand for; NaN becomes -32768."""
+    values = np.asarray(given, float)
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    high = high if high > low else low + 1.0
+    scaled = np.rint((np.where(np.isfinite(values), values, low) - low) / (high - low) * 65534 - 32767)
+    return np.where(np.isfinite(values), scaled, -32768).astype("<i2"), [low, high]
