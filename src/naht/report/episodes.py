@@ -12,13 +12,15 @@ import numpy as np
 
 from naht.agents.saved import Agent
 from naht.config import parse_json
+from naht.envs.base import Environment
 from naht.envs.predator_prey import OBSTACLE_RADIUS, PREDATOR_RADIUS, PREY_RADIUS, PredatorPrey
 from naht.errors import NahtError, require
 from naht.evaluation.modelling import beliefs
 from naht.report.content import Beliefs, Episode, as_json
 from naht.report.drawings import touching
-from naht.report.recording import Replay
+from naht.report.recording import Replay, record
 from naht.storage import write_file
+from naht.teams.population import Member, Population
 
 
 def _predator_prey(replay: Replay) -> dict[str, Any]:
@@ -88,8 +90,22 @@ def change_of_mind(episode: Episode) -> float:
     return float(np.mean(gains)) if gains else 0.0
 
 
+def worth_watching(
+    env: Environment, agent: Agent, strangers: Population, *, method: str, episodes: int, seed: int
+) -> list[Episode]:
+    """The `picked` ones with each of the strangers, of about `episodes` that the agent plays with it."""
+    ours = Population([Member(agent.name, agent.policy, agent.params)])
+    with_whom: dict[str, list[Episode]] = {name: [] for name in strangers.roster.names}
+    for replay in record(env, ours, strangers, episodes=episodes * len(strangers), seed=seed):
+        who = replay.seats[int(replay.controlled.argmin())]
+        with_whom[who].append(as_episode(replay, agent, method=method, strangers=who))
+    return [episode for played in with_whom.values() for episode in picked(played)]
+
+
 def picked(episodes: Sequence[Episode]) -> list[Episode]:
     """Of many, those worth watching: a typical one, the best, the worst, and one in which the model learns most."""
+    if not episodes:
+        return []
     order = sorted(range(len(episodes)), key=lambda i: episodes[i].episode_return)
     chosen = {"typical": order[len(order) // 2], "best": order[-1], "worst": order[0]}
     rest = [i for i in order if i not in chosen.values() and episodes[i].beliefs]

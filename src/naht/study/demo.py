@@ -15,9 +15,8 @@ from naht.evaluation.play import EpisodeRow, evaluate_mn
 from naht.evaluation.statistics import Interval
 from naht.evaluation.tables import strangers, summarise
 from naht.report.content import Cell, Content, Figure, Finding, Mark, Panel, Series, Table, TaskFindings, Verdict
-from naht.report.episodes import as_episode, picked
+from naht.report.episodes import worth_watching
 from naht.report.page import write_page
-from naht.report.recording import record
 from naht.study.book import algorithm_of
 from naht.teams.population import Member, Population, load_members
 from naht.training.config import RunConfig, run_config
@@ -77,12 +76,7 @@ def demo(settings: Demo) -> tuple[Path, Finding]:
         )
         for name, one in teams.items()
     }
-    ours = Population([Member("POAM", agent.policy, agent.params)])
-    shown = []
-    for member in theirs.members:
-        replays = record(env, ours, Population([member]), episodes=16, seed=1)
-        episodes = [as_episode(replay, agent, method="poam", strangers=member.name) for replay in replays]
-        shown += picked(episodes)
+    shown = worth_watching(env, agent, theirs, method="poam", episodes=16, seed=1)
     finding = scores(rows, settings, teams["IPPO-NAHT"].fact("steps"))
     content = Content(
         "A team for strangers",

@@ -25,10 +25,9 @@ from naht.evaluation.modelling import KINDS, predict_teammates
 from naht.evaluation.play import evaluate_mn
 from naht.evaluation.tables import WON
 from naht.pieces import Pieces
-from naht.report.episodes import as_episode, picked, write_episodes
-from naht.report.recording import record
+from naht.report.episodes import worth_watching, write_episodes
 from naht.study.rows import write_rows
-from naht.teams.population import Member, Population, load_members
+from naht.teams.population import Population, load_members
 from naht.training.config import RunConfig
 from naht.training.folder import is_run, read_metrics
 from naht.training.progress import Event, Report
@@ -264,13 +263,8 @@ class Filming(Asking):
     kind = "film"
 
     def finish(self, place: Path, needs: Mapping[str, Path], report: Report) -> None:
+        del report
         agent = load_agent(needs[self.training] / AGENT)
-        ours = Population([Member(agent.name, agent.policy, agent.params)])
-        shown = []
-        for i, name in enumerate(self.strangers):
-            theirs = population([name], needs, self.task)
-            replays = record(self.task, ours, theirs, episodes=self.episodes, seed=self.seed)
-            who = theirs.roster.names[0]
-            shown += picked([as_episode(r, agent, method=self.method, strangers=who) for r in replays])
-            report(Event("", i + 1, len(self.strangers)))
+        theirs = population(self.strangers, needs, self.task)
+        shown = worth_watching(self.task, agent, theirs, method=self.method, episodes=self.episodes, seed=self.seed)
         write_episodes(place / "episodes.json.gz", shown)
