@@ -27,7 +27,7 @@ class Method:
 
 
 _STORED = {"actor_memory": "stored", "critic_memory": "stored"}
-_IMITATING = {"imitation": 0.3}
+_IMITATING = {"imitation": 1.0}
 
 METHODS: dict[str, Method] = {
     "poam": Method("POAM", "poam"),
