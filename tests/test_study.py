@@ -123,6 +123,22 @@ def test_a_node_that_fails_takes_along_only_what_needs_it(tmp_path):
         finish(tmp_path, sums.nodes[2])
 
 
+class Unreadable(Adding):
+    def identity(self):
+        raise NahtError("there is no prey 'mine.npz'")
+
+
+def test_results_are_shown_without_a_file_that_their_world_read(tmp_path):
+    """If there is one result of that name, it is meant; of several, nobody can say which."""
+    unreadable = Node("one", Unreadable(1, tmp_path / "log"))
+    assert not is_done(tmp_path, unreadable)
+    first = Node("one", Adding(1, tmp_path / "log"))
+    finish(tmp_path, first)
+    assert unreadable.place(tmp_path) == first.place(tmp_path)
+    finish(tmp_path, Node("one", Adding(2, tmp_path / "log")))
+    assert not is_done(tmp_path, unreadable)
+
+
 def test_time_may_be_up(tmp_path):
     sums = Sums(tmp_path, {"one": {"seconds": 0.2}})
     assert len(carry_out(tmp_path, sums.nodes, Here(), until=time.monotonic() - 1).left) == 5

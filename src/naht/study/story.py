@@ -9,7 +9,7 @@ from typing import Any
 from naht.config import decode, read_json
 from naht.envs.registry import TASKS
 from naht.errors import require
-from naht.evaluation.statistics import mean_interval
+from naht.evaluation.statistics import Interval, mean_interval
 from naht.evaluation.tables import write_table
 from naht.report.charts import draw
 from naht.report.content import (
@@ -87,6 +87,7 @@ def _task(book: Book) -> TaskFindings:
             missing += [f"{part}: {e} is not there yet"] if part in book.plan.asked else []
     request = book.plan.request
     settings = "" if request.preset == "tuned" else f", preset {request.preset}"
+    settings += f", prey {request.prey}" if request.prey else ""
     title = f"{TITLES.get(request.task_name, request.task_name)}: {request.seeds} seeds, {request.run_steps:,} steps"
     order = {name: place for place, name in enumerate(FINDINGS)}
     shown = tuple(sorted(findings, key=lambda f: order[f.name]))
@@ -145,25 +146,25 @@ def _together(question: Question, tasks: Sequence[TaskFindings]) -> Verdict:
 
 
 def _lead(books: Sequence[Book]) -> Table | None:
-    """Task by method: final returns with the teams of training, the paper's beside them."""
-    methods = ("poam", "ippo-naht", "poam-aht")
+    """Study by method: final returns with the teams of training, the paper's beside them."""
+    methods = ("poam", "ippo-naht", "poam-aht", "naive")
     rows: list[tuple[Cell, ...]] = []
     for book in books:
-        task = book.plan.request.task_name
-        if "curves" not in book.plan.parts:
+        if not {"curves", "pair"} & set(book.plan.asked):
             continue
-        cells: list[Cell] = []
-        for m in methods:
-            try:
-                cells.append(mean_interval(book.trials(m)))
-            except Missing:
-                cells.append(None)
-            cells.append(published(task, "curves", m, "final"))
-        try:
-            naive = [mean_interval(book.naive(a)) for a in NAIVE]
-            cells.append(max(naive, key=lambda i: i.mean))
-        except Missing:
-            cells.append(None)
-        rows.append((book.root.name, *cells, published(task, "curves", "naive", "final")))
-    columns = ["task", *[c for m in (*methods, "naive") for c in (label(m) if m != "naive" else "best naive", "paper")]]
+        ours = [_final(book, m) for m in methods]
+        if any(found is not None for found in ours):
+            papers = [published(book.plan.request.task_name, "curves", m, "final") for m in methods]
+            rows.append((book.root.name, *[cell for pair in zip(ours, papers, strict=True) for cell in pair]))
+    columns = ["task", *[c for m in methods for c in (label(m) if m != "naive" else "best naive", "paper")]]
     return Table("Final return with the teams of training", tuple(columns), tuple(rows), "high") if rows else None
+
+
+def _final(book: Book, method: str) -> Interval | None:
+    """A method's final return, or the best naive one; None where it was not run."""
+    try:
+        if method == "naive":
+            return max((mean_interval(book.naive(a)) for a in NAIVE), key=lambda found: found.mean)
+        return mean_interval(book.trials(method, everybody="curves" in book.plan.asked))
+    except Missing:
+        return None
