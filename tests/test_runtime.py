@@ -168,6 +168,19 @@ def test_least_recently_used_entries_make_room(tmp_path):
     assert code.get("a") is not None
 
 
+def test_the_folder_is_not_measured_for_every_entry(tmp_path, monkeypatch):
+    """Many small programs would take longer to count than to compile. The bound holds, with one writer exactly."""
+    measured, measure = [], cache._files
+    monkeypatch.setattr(cache, "_files", lambda folder: [measured.append(1), measure(folder)][1])
+    code = CompiledCode(tmp_path, max_bytes=100_000)
+    for i in range(100):
+        code.put(str(i), bytes(400))
+    assert len(measured) < 20
+    for i in range(100, 400):
+        code.put(str(i), bytes(400))
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 100_000
+
+
 def test_an_entry_is_replaced(tmp_path):
     code = CompiledCode(tmp_path / "new" / "folder")
     assert code.get("k") is None

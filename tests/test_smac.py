@@ -1074,7 +1074,7 @@ def test_who_would_come_too_close_stays():
 def test_a_map_is_one_entry(monkeypatch):
     """Two marines against a zealot: only one side has shields, and the map is open."""
     monkeypatch.setitem(MAPS, "2m1z", Map("2m_vs_1z", 2, "marine", 1, "zealot", 30, "open"))
-    check_environment(Smac("2m1z"), episodes=1)
+    check_environment(Smac("2m1z"), episodes=1, plain=False)
     assert Smac("2m1z").spec.obs_size == 4 + 6 + 5 + 1
     assert Smac("2m1z").spec.state_size == 2 * 4 + 4
     for policy in ("random", "attack"):

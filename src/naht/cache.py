@@ -47,6 +47,8 @@ class CompiledCode:
         self._path = Path(path)  # JAX reads this name
         self.max_bytes = max_bytes
         self._complained = False
+        self._spare = 0
+        """Bytes that may be added before the folder is measured again: measuring takes as long as it has entries."""
 
     def _entry(self, key: str) -> Path:
         return self._path / f"{key}{ENTRY}"
@@ -84,6 +86,9 @@ class CompiledCode:
 
     def _make_room(self, num_bytes: int) -> None:
         """Delete abandoned files, and the least recently used entries until `num_bytes` fit."""
+        self._spare -= num_bytes
+        if self._spare >= 0:
+            return
         entries, total = [], num_bytes
         for path, stat in _files(self._path):
             if path.name.endswith(ENTRY):
@@ -96,6 +101,7 @@ class CompiledCode:
                 break
             path.unlink(missing_ok=True)
             total -= size
+        self._spare = max(0, self.max_bytes - total) // 8  # other processes fill the folder, too
 
     def _complain(self, error: OSError) -> None:
         """Say it once, and not once more per worker process."""

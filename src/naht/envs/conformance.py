@@ -105,12 +105,15 @@ def _stress(env: Environment, seed: int, worlds: int) -> None:
             _expect(spec, False, f"{what} at step {t} of episode {world} ({share:.1%} of {worlds} episodes)")
 
 
-def check_environment(env: Environment, seed: int = 0, episodes: int = 4, worlds: int = 256) -> None:
+def check_environment(
+    env: Environment, seed: int = 0, episodes: int = 4, worlds: int = 256, plain: bool = True
+) -> None:
     """Play random episodes and raise `NahtError` at the first broken promise.
 
     Checked: shapes and dtypes against the spec, states of constant layout, metrics of constant names, finite numbers,
     masks that leave every agent an action, an end by the horizon, determinism for a key, and that plain, jitted and
-    vmapped calls agree. Then `worlds` more episodes are played for numbers and masks that go wrong rarely.
+    vmapped calls agree. Then `worlds` more episodes are played for numbers and masks that go wrong rarely. Without
+    `plain`, nothing is called in plain Python: there, JAX compiles a program for every operation of every size.
     """
     spec = env.spec
     _expect(spec, spec.num_agents >= 1 and spec.num_actions >= 1 and spec.horizon >= 1, f"impossible sizes in {spec}")
@@ -128,7 +131,8 @@ def check_environment(env: Environment, seed: int = 0, episodes: int = 4, worlds
         _expect(spec, not wrong, f"{', '.join(wrong)} has numbers that are not finite after a reset")
         names = set(ts.metrics)
         _expect(spec, _same((state, ts), reset(key)), "reset with the same key gives another state")
-        _expect(spec, _same((state, ts), plain_reset(key), 1e-5), "reset differs between jit and plain Python")
+        if plain:
+            _expect(spec, _same((state, ts), plain_reset(key), 1e-5), "reset differs between jit and plain Python")
         mine = jax.tree.map(lambda x, i=episode: x[i], (batch_state, batch_ts))
         _expect(spec, _same((state, ts), mine, 1e-5), "reset differs between jit and vmap")
         _expect(spec, float(ts.reward) == 0.0, f"the reward after a reset is {float(ts.reward)}, expected 0")
@@ -149,7 +153,9 @@ def check_environment(env: Environment, seed: int = 0, episodes: int = 4, worlds
             _expect(spec, not wrong, f"{', '.join(wrong)} has numbers that are not finite at {where}")
             if t == 0:
                 _expect(spec, _same((state, ts), step(step_key, before, actions)), "step is not determined by its key")
-                _expect(spec, _same((state, ts), plain_step(step_key, before, actions), 1e-5), "step differs under jit")
+                if plain:
+                    written = plain_step(step_key, before, actions)
+                    _expect(spec, _same((state, ts), written, 1e-5), "step differs under jit")
                 repeated = jax.tree.map(lambda x: jnp.stack([x, x]), (step_key, before, actions))
                 twin = jax.tree.map(lambda x: x[1], batch_step(*repeated))
                 _expect(spec, _same((state, ts), twin, 1e-5), "step differs under vmap")

@@ -69,7 +69,7 @@ def demo(settings: Demo) -> tuple[Path, Finding]:
     rows = {
         name: evaluate_mn(
             env,
-            Population([Member(name, one.policy, one.params)]),
+            Population([Member("ours", one.policy, one.params)]),  # one name: equal policies share a program
             theirs,
             episodes=settings.episodes * len(theirs),
             common=True,
