@@ -73,3 +73,11 @@ def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
     train(small(), folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def collected():
+    """A PPO learner, its state and a trajectory, as tests of its parts take them."""
+    from ppo_batches import collect
+
+    return collect()

@@ -50,6 +50,7 @@ def call(capsys, *args):
         (["train", "bit-game", "poam", "--teams.num-controlled", "4"], "N is 4: a team of 3 has between 0 and 3"),
         (["train", "bit-game", "poam", "--teams.teammates", "static", "truns"], "did you mean turns?"),
         (["train", "mpe-pp", "ippo", "--prey", "nowhere.pt"], "there is no prey 'nowhere.pt'"),
+        (["reproduce", "mpe-pp", "--prey", "nowhere.npz", "--dry-run"], "there is no prey 'nowhere.npz'"),
         (["train", "bit-game", "poam", "--seeds", "0"], "seeds is 0"),
         (["train", "bit-game", "poam", "--seed", "-1"], "seed is -1"),
         (["train", "bit-game", "poam", "stray"], "Unrecognized options: stray"),

@@ -15,7 +15,7 @@ from probes import Recall, Rough
 
 LARGE = ("8v9", "10v11")
 IN_OTHER_SIZES = ("5v6", "8m", *LARGE)
-"""The plain Python of 3m and 3s5z, with other numbers of units."""
+"""Maps whose plain Python is that of 3m and 3s5z, with other numbers of units."""
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from naht.evaluation.modelling import beliefs
 from naht.evaluation.statistics import improvement_over_tasks, iqm_over_tasks, profile
 from naht.learning.ppo import PPOConfig
 from naht.study import demo as demonstration
-from naht.study.book import above_zero, higher, level, mean_of
+from naht.study.book import Book, Missing, above_zero, higher, level, mean_of
 from naht.study.engine import Cores, Here, carry_out
 from naht.study.nodes import DONE, Node, finish, in_order, is_done
 from naht.study.overview import survey
@@ -129,14 +129,19 @@ class Unreadable(Adding):
 
 
 def test_results_are_shown_without_a_file_that_their_world_read(tmp_path):
-    """If there is one result of that name, it is meant; of several, nobody can say which."""
-    unreadable = Node("one", Unreadable(1, tmp_path / "log"))
-    assert not is_done(tmp_path, unreadable)
-    first = Node("one", Adding(1, tmp_path / "log"))
+    """If there is one result of that name, it is meant; of several, nobody can say which. Nothing is done so."""
+    book, log = Book(tmp_path, None), tmp_path / "log"
+    unreadable = Node("one", Unreadable(1, log))
+    with pytest.raises(Missing):
+        book.place(unreadable)
+    with pytest.raises(NahtError, match="there is no prey"):
+        carry_out(tmp_path, [unreadable], Here())
+    first = Node("one", Adding(1, log))
     finish(tmp_path, first)
-    assert unreadable.place(tmp_path) == first.place(tmp_path)
-    finish(tmp_path, Node("one", Adding(2, tmp_path / "log")))
-    assert not is_done(tmp_path, unreadable)
+    assert book.place(unreadable) == first.place(tmp_path)
+    finish(tmp_path, Node("one", Adding(2, log)))
+    with pytest.raises(Missing):
+        book.place(unreadable)
 
 
 def test_time_may_be_up(tmp_path):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from naht.errors import NahtError
 from naht.evaluation.statistics import Interval, bootstrap_improvement, difference_interval, mean_interval
 from naht.report.content import Answer, Mark, Published, Question, Verdict
-from naht.study.nodes import Node, is_done
+from naht.study.nodes import DONE, Node
 from naht.study.plan import METHODS, NAIVE, POPULATION_SEEDS, Plan
 from naht.study.rows import Row, read_rows
 
@@ -69,13 +70,22 @@ class Book:
     def seeds(self) -> range:
         return self.plan.request.trials
 
+    def place(self, node: Node) -> Path:
+        """Where the results of a node are; `Missing` if it is not done. Results that were passed on without a file that
+        their world reads (a prey that is not ours to share) are the only ones of that name."""
+        try:
+            found = [node.place(self.root)]
+        except NahtError:
+            found = [path.parent for path in (self.root / "nodes" / node.name).glob(f"*/{DONE}")]
+        if len(found) != 1 or not (found[0] / DONE).is_file():
+            raise Missing(node.name)
+        return found[0]
+
     def rows(self, node: Node, file: str = "rows.csv.gz") -> list[Row]:
         """The rows of a node; `Missing` if it is not done."""
         at = node.name, file
         if at not in self._read:
-            if not is_done(self.root, node):
-                raise Missing(node.name)
-            self._read[at] = read_rows(node.place(self.root) / file)
+            self._read[at] = read_rows(self.place(node) / file)
         return self._read[at]
 
     def trials(

@@ -67,14 +67,7 @@ class Node:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def place(self, root: Path) -> Path:
-        """Where its results are. Results that were passed on without a file that their world reads (a prey that is
-        not ours to share) can still be shown: then it is the one place that there is."""
-        places = root / "nodes" / self.name
-        try:
-            return places / self.key
-        except NahtError:
-            found = [path.parent for path in places.glob(f"*/{DONE}")]
-            return found[0] if len(found) == 1 else places / "unknown"
+        return root / "nodes" / self.name / self.key
 
 
 def in_order(wanted: Iterable[Node]) -> list[Node]:
@@ -96,11 +89,11 @@ def is_done(root: Path, node: Node) -> bool:
     return (node.place(root) / DONE).is_file()
 
 
-def facts_of(root: Path, node: Node) -> dict[str, Any]:
+def facts_of(place: Path) -> dict[str, Any]:
     """What the record of a finished node says."""
-    facts = read_json(node.place(root) / DONE)
+    facts = read_json(place / DONE)
     if not isinstance(facts, dict):
-        raise NahtError(f"{node.place(root) / DONE} is no record of a node")
+        raise NahtError(f"{place / DONE} is no record of a node")
     return facts
 
 

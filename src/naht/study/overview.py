@@ -66,7 +66,7 @@ def survey(root: Path, nodes: Sequence[Node]) -> Survey:
                 running[node.name] = {}  # it has hardly begun
     rates: dict[str, list[float]] = {}
     for node in done:
-        facts = facts_of(root, node)
+        facts = facts_of(node.place(root))
         rates.setdefault(_kin(node), []).append(facts["size"] / max(facts["seconds"], 0.1))
     speeds = {kin: median(found) for kin, found in rates.items()}
     seconds = {}

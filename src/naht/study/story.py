@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from naht.storage import write_file
 from naht.study.book import Book, Missing, label
 from naht.study.findings import FINDINGS
 from naht.study.findings.overall import aggregate
-from naht.study.nodes import facts_of, in_order, is_done
+from naht.study.nodes import Node, facts_of, in_order
 from naht.study.paper import published
 from naht.study.plan import NAIVE, Plan, Request, plan_of
 from naht.study.works import Filming, Training
@@ -111,21 +112,25 @@ def _runs(book: Book) -> tuple[Run, ...]:
     runs = []
     every = book.plan.parts | book.plan.further
     for node in in_order(n for part in every.values() for n in part):
-        if isinstance(node.work, Training) and is_done(book.root, node):
-            facts = facts_of(book.root, node)
-            tests = book.rows(node, "tests.csv.gz")
-            settings: dict[str, Any] = facts["identity"]["run"]
-            last = tests[-1]["test/return"] if tests else None
-            runs.append(
-                Run(book.root.name, node.name.removeprefix("train/"), facts["size"], facts["seconds"], settings, last)
-            )
+        if isinstance(node.work, Training):
+            with suppress(Missing):
+                runs.append(_run(book, node))
     return tuple(runs)
 
 
+def _run(book: Book, node: Node) -> Run:
+    facts, tests = facts_of(book.place(node)), book.rows(node, "tests.csv.gz")
+    settings: dict[str, Any] = facts["identity"]["run"]
+    last = tests[-1]["test/return"] if tests else None
+    return Run(book.root.name, node.name.removeprefix("train/"), facts["size"], facts["seconds"], settings, last)
+
+
 def _episodes(book: Book) -> tuple[Episode, ...]:
-    films = [n for part in book.plan.parts.values() for n in part if isinstance(n.work, Filming)]
-    done = [node for node in films if is_done(book.root, node)]
-    return tuple(e for node in done for e in read_episodes(node.place(book.root) / "episodes.json.gz"))
+    shown: list[Episode] = []
+    for node in (n for part in book.plan.parts.values() for n in part if isinstance(n.work, Filming)):
+        with suppress(Missing):
+            shown += read_episodes(book.place(node) / "episodes.json.gz")
+    return tuple(shown)
 
 
 def _together(question: Question, tasks: Sequence[TaskFindings]) -> Verdict:
