@@ -169,7 +169,7 @@ def test_least_recently_used_entries_make_room(tmp_path):
 
 
 def test_the_folder_is_not_measured_for_every_entry(tmp_path, monkeypatch):
-    """Many small programs would take longer to count than to compile. The bound holds, with one writer exactly."""
+    """With thousands of entries that would take as long as compiling one. The bound holds, with one writer exactly."""
     measured, measure = [], cache._files
     monkeypatch.setattr(cache, "_files", lambda folder: [measured.append(1), measure(folder)][1])
     code = CompiledCode(tmp_path, max_bytes=100_000)
