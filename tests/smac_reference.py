@@ -226,19 +226,29 @@ class Battle:
         if held is not None and held.alive and (held.target is enemy or self.in_reach(enemy, held)):
             return held
         largest = max(u.kind.radius for u in self.everybody)
+        scan = max(SCAN_RANGE, enemy.kind.range)
+        if self.rules.scan_from == "edge":
+            scan += enemy.kind.radius
         best, best_rank = None, np.inf
         for u in self.allies:
             if not u.alive:
                 continue
             d = distance(enemy, u)
-            if not (self.nearer_than(d, SCAN_RANGE + u.kind.radius) or u.target is enemy):
+            if not (self.nearer_than(d, scan + u.kind.radius) or u.target is enemy or self.is_called(enemy, u)):
                 continue
-            rank = d if self.within(d, SCAN_RANGE + largest) else 2e9
+            rank = d if self.within(d, max(scan + u.kind.radius, SCAN_RANGE + largest)) else 2e9
             if best is not None and rank < 2e9:
                 self.closest_call = min(self.closest_call, abs(float(rank) - float(best_rank)))
             if rank < best_rank:
                 best, best_rank = u, rank
         return best
+
+    def is_called(self, enemy: Soldier, shooter: Soldier) -> bool:
+        """Does somebody near this enemy, which is being shot at, call for help against the shooter?"""
+        victim = shooter.target
+        if not self.rules.help_radius or victim is None or not self.in_reach(shooter, victim):
+            return False
+        return self.within(distance(enemy, victim), self.rules.help_radius + enemy.kind.radius)
 
     def wish_of_ally(self, unit: Soldier, order: Order) -> tuple[float, float] | None:
         """Where to, relative to its place. Notes whether it shoots."""

@@ -16,8 +16,8 @@ from naht.evaluation.statistics import Interval
 
 Answer = Literal["holds", "does not hold", "undecided", "not run"]
 MARKS: dict[Answer, str] = {"holds": "✓", "does not hold": "✗", "undecided": "?", "not run": "○"}
-Question = Literal["Q1", "Q2", "Q3", ""]
-"""Which of the paper's three questions a claim belongs to; empty: a question of ours."""
+Question = Literal["", "Q1", "Q2", "Q3", "beyond"]
+"""Which of the paper's three questions a claim belongs to, or that it goes beyond them; empty: neither."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,12 @@ from naht.storage import write_file
 MOST_BYTES = 6_000_000
 """Of a page, so that it opens in a second."""
 
-QUESTIONS = {"Q1": "Does it beat the baselines?", "Q2": "Does it cope with strangers?", "Q3": "Do its ideas work?"}
+QUESTIONS = {
+    "Q1": "Does it beat the baselines?",
+    "Q2": "Does it cope with strangers?",
+    "Q3": "Do its ideas work?",
+    "beyond": "What goes beyond the paper?",
+}
 
 
 def write_page(content: Content, path: Path) -> Path:
@@ -195,7 +200,7 @@ class _Page:
     def _question(self, verdict: Verdict) -> str:
         link = self.links.get((verdict.question, verdict.claim)) or self.links.get((verdict.question, ""))
         more = [tag("a", "see the figure", href=f"#{link}")] if link else []
-        name = tag("span", escape(verdict.question), class_="q")
+        name = tag("span", "+" if verdict.question == "beyond" else escape(verdict.question), class_="q")
         parts = [
             tag("h2", f"{name} {escape(QUESTIONS.get(verdict.question, ''))}"),
             tag("p", f"{_mark(verdict.answer)} {escape(verdict.claim)}", class_="claim"),

@@ -43,8 +43,8 @@ METHODS: dict[str, Method] = {
     "told-both": Method("told team and seats", "ippo-naht", {"actor_told": "both", "critic_told": "both"}),
     "actor-told-seats": Method("actor told the seats", "ippo-naht", {"actor_told": "seats"}),
     "critic-told-seats": Method("critic told the seats", "ippo-naht", {"critic_told": "seats"}),
-    "poam-imitating": Method("POAM, imitating", "poam", _IMITATING),
-    "ippo-naht-imitating": Method("IPPO-NAHT, imitating", "ippo-naht", _IMITATING),
+    "poam-imitating": Method("POAM-UCA", "poam", _IMITATING),
+    "ippo-naht-imitating": Method("IPPO-NAHT-UCA", "ippo-naht", _IMITATING),
 }
 """Everything that studies train, by name."""
 

@@ -42,9 +42,9 @@ REQUEST = "study.json"
 TITLES = {"bit-game": "Bit game", "mpe-pp": "Predator-prey"}
 """What people call a task; the maps are called by their names."""
 
-QUESTIONS: dict[Question, str] = {"Q1": "curves", "Q2": "strangers", "Q3": "ucd"}
-"""The paper's three questions (does POAM beat the baselines, does it cope with strangers, do its ideas work), and the
-finding whose answer and first verdict stand for each."""
+QUESTIONS: dict[Question, str] = {"Q1": "curves", "Q2": "strangers", "Q3": "ucd", "beyond": "imitation"}
+"""The paper's three questions (does POAM beat the baselines, does it cope with strangers, do its ideas work), what goes
+beyond it, and the finding whose answer and first verdict stand for each."""
 
 
 def studies_in(folder: Path) -> list[Path]:
@@ -71,7 +71,7 @@ def content_of(folder: Path) -> Content:
         title=f"N-agent ad hoc teamwork: {names}",
         tasks=tasks,
         overall=tuple(finding for finding in [aggregate(books)] if finding is not None),
-        headline=tuple(_together(question, tasks) for question in QUESTIONS),
+        headline=tuple(_headline(tasks)),
         lead=_lead(books),
         facts={"naht": __version__, "made with": f"naht report {folder.name}"},
     )
@@ -133,8 +133,14 @@ def _episodes(book: Book) -> tuple[Episode, ...]:
     return tuple(shown)
 
 
+def _headline(tasks: Sequence[TaskFindings]) -> list[Verdict]:
+    """One answer to each question; that the paper's own were not run is said, too."""
+    answers = [_together(question, tasks) for question in QUESTIONS]
+    return [v for v in answers if v.question != "beyond" or v.answer != "not run"]
+
+
 def _together(question: Question, tasks: Sequence[TaskFindings]) -> Verdict:
-    """One answer to a question of the paper's: what its finding says, decided by its first verdict on each task."""
+    """One answer to a question: what its finding says, decided by its first verdict on each task."""
     leading = [f for task in tasks for f in task.findings if f.name == QUESTIONS[question]]
     every = [v for task in tasks for f in task.findings for v in f.verdicts if v.question == question]
     if not every or not leading:
@@ -151,8 +157,8 @@ def _together(question: Question, tasks: Sequence[TaskFindings]) -> Verdict:
 
 
 def _lead(books: Sequence[Book]) -> Table | None:
-    """Study by method: final returns with the teams of training, the paper's beside them."""
-    methods = ("poam", "ippo-naht", "poam-aht", "naive")
+    """Study by method: final returns with the teams of training, the paper's beside them, and what goes beyond it."""
+    methods, beyond = ("poam", "ippo-naht", "poam-aht", "naive"), "poam-imitating"
     rows: list[tuple[Cell, ...]] = []
     for book in books:
         if not {"curves", "pair"} & set(book.plan.asked):
@@ -160,8 +166,10 @@ def _lead(books: Sequence[Book]) -> Table | None:
         ours = [_final(book, m) for m in methods]
         if any(found is not None for found in ours):
             papers = [published(book.plan.request.task_name, "curves", m, "final") for m in methods]
-            rows.append((book.root.name, *[cell for pair in zip(ours, papers, strict=True) for cell in pair]))
+            pairs = [cell for pair in zip(ours, papers, strict=True) for cell in pair]
+            rows.append((book.root.name, *pairs, _final(book, beyond)))
     columns = ["task", *[c for m in methods for c in (label(m) if m != "naive" else "best naive", "paper")]]
+    columns.append(label(beyond))
     return Table("Final return with the teams of training", tuple(columns), tuple(rows), "high") if rows else None
 
 

@@ -95,6 +95,7 @@ class Algorithm:
 
 
 _NO_MODEL = {"modelling": False}
+_UCA = {"imitation": 1.0}
 _SELF_PLAY = _NO_MODEL | {"uncontrolled_data": False}
 _STORED = {"actor_memory": "stored", "critic_memory": "stored"}
 _IQL_VDN_TUNED = {"lr": 2e-3, "bootstrap_time_limit": True}  # with the bootstrap, QMIX diverges (docs/value_based.md)
@@ -117,6 +118,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         released={"critic_memory": "stored"},
         num_controlled=1,
     ),
+    "poam-uca": Algorithm("POAM whose actor also learns from the strangers' actions (docs/uca.md)", settings=_UCA),
+    "ippo-naht-uca": Algorithm("IPPO-NAHT with UCA: the teammate model left out", settings=_NO_MODEL | _UCA),
     "ippo": Algorithm(
         "independent PPO, trained in self-play",
         settings=_SELF_PLAY,

@@ -197,7 +197,8 @@ class Battle:
         in_reach, in_their_reach = distance <= ally.range + radii, distance <= enemy.range + radii
         able = alive[:a, None] & alive[None, a:]
         aim = orders.aim & able
-        target = self.choose(units.target, aim, able, distance, in_their_reach)
+        noticed = able & self.notices(units, aim, aim & in_reach, distance)
+        target = self.choose(units.target, aim, able, noticed, distance, in_their_reach)
         after = target == np.arange(a)[:, None, None]  # [A, E, B]
 
         shot_at = aim if self.rules.spares_corpses else orders.aim & alive[:a, None]
@@ -212,14 +213,29 @@ class Battle:
         units = units._replace(x=x, y=y, target=target)
         return self.fight(units, aim, after, shooting, chance)
 
-    def choose(self, target: Array, aim: Array, able: Array, distance: Array, in_reach: Array) -> Array:
+    @property
+    def scan(self) -> float:
+        """How far the centre of an ally that an enemy notices is from its own, at most."""
+        own = self.enemy.radius if self.rules.scan_from == "edge" else 0.0
+        return max(SCAN_RANGE, self.enemy.range) + self.ally.radius + own
+
+    def notices(self, units: Units, aim: Array, shots: Array, distance: Array) -> Array:
+        """Allies that each enemy knows of, [A, E, B]: who is near, who aims at it, and who shoots at one beside it."""
+        noticed = (distance < self.scan) | aim
+        if not self.rules.help_radius:
+            return noticed
+        x, y = units.x[self.map.allies :], units.y[self.map.allies :]
+        dx, dy = x - x[:, None], y - y[:, None]  # [E, E, B]
+        beside = jnp.sqrt(dx * dx + dy * dy) <= self.rules.help_radius + self.enemy.radius
+        return noticed | (shots[:, :, None] & beside).any(1)
+
+    def choose(self, target: Array, aim: Array, able: Array, noticed: Array, distance: Array, in_reach: Array) -> Array:
         """Whom each enemy is after, [E, B]. It keeps an ally that aims at it or is in reach of its weapon. Otherwise it
-        takes the nearest one that it notices or that aims at it; those far away come last."""
+        takes the nearest one that it notices; those far away come last."""
         a = self.map.allies
         held = (target == np.arange(a)[:, None, None]) & able
         kept = (held & (aim | in_reach)).any(0)
-        noticed = able & ((distance < SCAN_RANGE + self.ally.radius) | aim)
-        far = SCAN_RANGE + max(self.ally.radius, self.enemy.radius)
+        far = max(self.scan, SCAN_RANGE + max(self.ally.radius, self.enemy.radius))
         rank = jnp.where(noticed, jnp.where(distance > far, FAR_AWAY, distance), jnp.inf)
         nearest = _first_of(noticed & (rank == rank.min(0)))
         return jnp.where(kept, target, jnp.where(nearest == a, NOBODY, nearest))

@@ -17,7 +17,7 @@ SIGHT = 9.0
 ATTACK_RANGE = 6.0
 """How far away an enemy may be to be named as a target; the unit walks up if its weapon has a shorter reach."""
 SCAN_RANGE = 5.0
-"""Enemies notice whoever comes this close to their centre, measured to the other's edge."""
+"""How near an ally must come for an enemy to notice it, at least; those with a longer reach notice whom they reach."""
 SHIELD_DELAY = 10.0 * TICKS_PER_SECOND
 """Ticks without damage until a shield recovers."""
 SHIELD_RECOVERY = 2.0 / TICKS_PER_SECOND
@@ -98,6 +98,10 @@ class Rules:
     """Is the edge of the map a wall?"""
     ring: int
     """Cells along the edge of an open map that are blocked."""
+    scan_from: Literal["edge", "centre"]
+    """What part of an enemy its scan range begins at; it ends at the other's edge."""
+    help_radius: float
+    """Enemies this near to one that is being shot at, from its centre to their edge, notice the shooter as well."""
     numbered_by_place: bool
     """Allies are numbered by x, then y, of where they start. Otherwise in the order in which they are put down."""
 
@@ -133,6 +137,8 @@ RULES: dict[str, Rules] = {
         wall_gap=(True, True),
         closed_map=True,
         ring=0,
+        scan_from="edge",
+        help_radius=4.0,
         numbered_by_place=True,
     ),
     "smaclite": Rules(
@@ -149,6 +155,8 @@ RULES: dict[str, Rules] = {
         wall_gap=(True, False),
         closed_map=False,
         ring=3,
+        scan_from="centre",
+        help_radius=0.0,
         numbered_by_place=False,
     ),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from naht.config import setting
+from naht.config import NotNegative, setting
 from naht.envs.base import Array, EnvSpec, TimeStep
 from naht.envs.smac.battle import Battle, Chance, Orders, Units
 from naht.envs.smac.maps import CENTRE, MAPS, SIZE, Map
@@ -76,6 +76,10 @@ class Smac:
     """Name of the map."""
     rules: Literal["sc2", "smaclite"] = "sc2"
     """Constants: 'sc2' are those of the game, 'smaclite' those of SMAClite, for comparison with it."""
+    scan_from: Literal["edge", "centre"] | None = None
+    """Where the range begins in which enemies notice agents; default: as the rules have it (sc2: edge)."""
+    help_radius: NotNegative | None = None
+    """Enemies this near to one that is shot at turn on the shooter, 0: none; default: as the rules (sc2: 4)."""
     state_last_action: bool = False
     """Put everybody's last action into the global state, as SMAC does by default and the paper does not."""
 
@@ -90,7 +94,8 @@ class Smac:
 
     @property
     def _rules(self) -> Rules:
-        return RULES[self.rules]
+        own: dict[str, Any] = {"scan_from": self.scan_from, "help_radius": self.help_radius}
+        return replace(RULES[self.rules], **{name: value for name, value in own.items() if value is not None})
 
     @cached_property
     def battle(self) -> Battle:

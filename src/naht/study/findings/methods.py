@@ -282,21 +282,22 @@ def imitation(book: Book) -> Finding:
     learning = Figure(
         "lines", (Panel("", tuple(curve(book, m) for m in methods)),), "environment steps", "greedy test return"
     )
-    verdicts = []
+    verdicts, said = [], []
     for who, where in ((known, "the teams of training"), (unseen, "teams never met")):
+        with_uca = {m: book.trials(f"{m}-imitating", who) for m in BOTH}
         for m in BOTH:
-            pair = book.trials(f"{m}-imitating", who), book.trials(m, who)
-            verdicts.append(higher(f"Imitation helps {label(m)} with {where}", *pair))
-    parts = [
-        f"{label(m)} earns {np.mean(book.trials(f'{m}-imitating')):.1f} with and {np.mean(book.trials(m)):.1f} without"
-        for m in BOTH
-    ]
+            claim = f"UCA helps {label(m)} with {where}"
+            verdicts.append(higher(claim, with_uca[m], book.trials(m, who), question="beyond"))
+        claim = f"With UCA, POAM is still above IPPO-NAHT with {where}"
+        verdicts.append(higher(claim, *with_uca.values(), question="beyond"))
+        gains = [f"{label(m)} {np.mean(with_uca[m]):.1f} instead of {np.mean(book.trials(m, who)):.1f}" for m in BOTH]
+        said.append(f"{' and '.join(gains)} with {where}")
     return Finding(
         "imitation",
         "What if the actor also learns from what strangers do?",
-        f"{'; '.join(parts)}.",
+        f"With an actor that also learns from the strangers' actions (UCA): {'; '.join(said)}.",
         (learning, Figure("dots", compared(book, methods, "imitation"), "", RETURN)),
-        (returns_table(book, methods, "With and without imitation"),),
+        (returns_table(book, methods, "With and without UCA"),),
         tuple(verdicts),
         made(book, "imitation"),
     )
