@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from naht import NahtError, load_agent, run_config
+from naht.agents.policy import NO_ACTION
 from naht.config import departures, encode
 from naht.errors import Interrupted
+from naht.evaluation import modelling
 from naht.evaluation.embeddings import linear_probe
 from naht.evaluation.modelling import beliefs
 from naht.evaluation.statistics import improvement_over_tasks, iqm_over_tasks, profile
@@ -371,6 +373,25 @@ def test_beliefs_of_an_episode_are_those_of_its_steps(uninterrupted):
     seen, chances = beliefs(agent, obs, np.array(actions))
     np.testing.assert_allclose(seen, [s for s, _ in step_by_step], atol=1e-5)
     np.testing.assert_allclose(chances, [c for _, c in step_by_step], atol=1e-5)
+
+
+def test_beliefs_compile_once_for_all_lengths(uninterrupted):
+    """Episodes are filled up to the horizon, with what follows or with nothing: not a bit of the beliefs changes. A
+    program of exactly their length may round otherwise."""
+    agent = load_agent(uninterrupted / "last.safetensors")
+    spec, rng = agent.spec, np.random.default_rng(1)
+    obs = rng.random((spec.horizon, 3, spec.obs_size)).astype(np.float32)
+    actions = rng.integers(0, spec.num_actions, (spec.horizon, 3)).astype(np.int32)
+    whole = beliefs(agent, obs, actions)
+    programs = modelling._believe._cache_size()
+    found = {steps: beliefs(agent, obs[:steps], actions[:steps]) for steps in (1, 3, spec.horizon - 1)}
+    assert modelling._believe._cache_size() == programs
+    before = np.concatenate([[[NO_ACTION] * 3], actions[:-1]]).astype(np.int32)
+    for steps, found_then in found.items():
+        exact = modelling._believe(agent.policy, agent.params, agent.decoders, obs[:steps], before[:steps])
+        for cut, full, unfilled in zip(found_then, whole, exact, strict=True):
+            np.testing.assert_array_equal(cut, full[:steps])
+            np.testing.assert_allclose(cut, unfilled, rtol=1e-5, atol=1e-6)
 
 
 def test_the_demo_makes_a_page(tmp_path, monkeypatch):

@@ -78,9 +78,13 @@ def beliefs(agent: Agent, obs: np.ndarray, action: np.ndarray) -> tuple[np.ndarr
     in the order of seats. Only where the agent sat itself is it what somebody thought."""
     require(bool(agent.decoders), f"{agent.name} has no teammate model, or its file does not keep its decoders")
     assert isinstance(agent.policy, RecurrentPolicy)
+    steps = len(action)
+    # A model reads forwards only, so empty steps after the end change nothing, and one program serves all lengths.
+    rest = max(agent.spec.horizon - steps, 0)
     before = np.concatenate([np.full_like(action[:1], NO_ACTION), action[:-1]])
+    obs, before = (np.pad(a, [(0, rest), *[(0, 0)] * (a.ndim - 1)]) for a in (obs, before))
     seen, chances = _believe(agent.policy, agent.params, agent.decoders, jnp.asarray(obs), jnp.asarray(before))
-    return np.asarray(seen), np.asarray(chances)
+    return np.asarray(seen)[:steps], np.asarray(chances)[:steps]
 
 
 @partial(jax.jit, static_argnums=0)
