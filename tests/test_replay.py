@@ -245,8 +245,8 @@ def count(picture, colour):
 
 
 def test_shots_are_what_takes_health(fights):
-    """A marine's shot takes 6, and nobody shoots at a corpse."""
-    explained = []
+    """A marine's shot takes 6, and nobody shoots at a corpse. Enemies turn to others, before their shots and after."""
+    checked = 0
     for replay in fights:
         health = replay.states.units.health
         assert attacks(replay, 0) == []
@@ -256,17 +256,17 @@ def test_shots_are_what_takes_health(fights):
                 shots[shot.victim] += shot.fired
                 assert (shot.shooter < 3) != (shot.victim < 3)
             lost, expected = health[t - 1] - health[t], np.minimum(6 * shots, health[t - 1])
-            np.testing.assert_array_equal(lost[3:], expected[3:])
-            explained += (lost == expected)[:3][lost[:3] > 0].tolist()
-    assert len(explained) > 20
-    assert np.mean(explained) > 0.9  # whom an enemy has shot before it turned to another can't always be told
+            np.testing.assert_array_equal(lost, expected)
+            checked += (lost[:3] > 0).sum()
+    assert checked > 20
     assert any(not shot.fired for shot in attacks(fights[0], fights[0].length // 2))
 
 
 def test_attacks_are_lines_from_shooter_to_victim(fights):
     replay = fights[0]
     peace = replace(replay, states=replay.states._replace(last_action=np.ones_like(replay.states.last_action)))
-    peace = with_units(peace, target=np.full_like(replay.states.units.target, -1))
+    units = replay.states.units
+    peace = with_units(peace, target=np.full_like(units.target, -1), cooldown=np.zeros_like(units.cooldown))
     checked = 0
     for t in range(1, replay.length + 1, 3):
         fight, rest = draw_battle(replay, t, t), draw_battle(peace, t, t)

@@ -41,6 +41,8 @@ from naht.report.recording import Replay
 PREY, WON, CATCH = COLOURS[2], COLOURS[2], "#d81e3a"
 ENEMY, HEALTH, SHIELD = "#a3173a", "#3fbf6f", COLOURS[5]
 BLOCKED, GRID = "#d3d3cd", "#f2f2f0"
+MARGIN = 1.4
+"""Around what is seen of a battle, in units of the map."""
 
 
 @dataclass(frozen=True)
@@ -159,24 +161,45 @@ def attacks(replay: Replay, step: int) -> list[Attack]:
     fired = units.cooldown[step] > np.maximum(units.cooldown[step - 1] - TICKS_PER_STEP, 0) + 1e-3
     order = replay.states.last_action[step]  # [A], as carried out: what is not allowed counts as stop
     ours = np.where(order >= FIRST_ATTACK, order - FIRST_ATTACK + a, NOBODY)
-    # An enemy may have turned to somebody else after its shot.
-    hurt = (units.health + units.shield)[step] < (units.health + units.shield)[step - 1]
-    now, before = units.target[step], units.target[step - 1]
-    theirs = np.where(fired[a:] & (before != NOBODY) & hurt[before], before, now)
+    theirs = _shot_at(replay, step, fired[a:])
     victim = np.concatenate([ours, theirs])
     alive = units.health[step] > 0
     chosen = (victim != NOBODY) & (fired | (alive & alive[victim]))
     return [Attack(int(k), int(victim[k]), bool(fired[k])) for k in np.flatnonzero(chosen)]
 
 
-def battle_view(replay: Replay) -> View:
-    """Wherever anybody goes in the episode, so that the view never moves."""
-    margin, smallest = 1.4, 14.0
+def _shot_at(replay: Replay, step: int, fired: np.ndarray) -> np.ndarray:
+    """Whom each enemy shot at, or is after: fired [E] bool -> [E]. It may have turned to somebody else in that step,
+    before its shot or after: then whoever lost more than the other shots explain was hit."""
+    battle, units = cast(Smac, replay.env).battle, replay.states.units
+    before, now = units.target[step - 1], units.target[step]
+    whole = units.health + units.shield
+    lost = (whole[step - 1] - whole[step])[: battle.map.allies]
+    hits = np.ceil(lost / (battle.enemy.hits * battle.enemy.damage_to(battle.ally)))  # [A], still to be explained
+    turned = fired & ((before != now) | (now == NOBODY))
+    np.subtract.at(hits, now[fired & ~turned], 1)
+    victim = now.copy()
+    for k in np.flatnonzero(turned):
+        unexplained = [v for v in (before[k], now[k], hits.argmax()) if v != NOBODY and hits[v] > 0]
+        if unexplained:
+            victim[k] = unexplained[0]
+            hits[victim[k]] -= 1
+    return victim
+
+
+def reached(replay: Replay) -> tuple[np.ndarray, np.ndarray]:
+    """Wherever anybody goes in a battle, and some room around: the lower left and the upper right corner, [2] each."""
     path = np.stack([replay.states.units.x, replay.states.units.y])  # [2, T + 1, N]
-    low, high = path.min((1, 2)) - margin, path.max((1, 2)) + margin
+    return path.min((1, 2)) - MARGIN, path.max((1, 2)) + MARGIN
+
+
+def battle_view(replay: Replay) -> View:
+    """All of it, so that the view never moves."""
+    smallest = 14.0
+    low, high = reached(replay)
     side = max(float((high - low).max()), smallest)
     # Where there is room to spare, show the map and not what lies beyond.
-    middle = np.clip((low + high) / 2, side / 2 - margin, SIZE + margin - side / 2)
+    middle = np.clip((low + high) / 2, side / 2 - MARGIN, SIZE + MARGIN - side / 2)
     return View(np.clip(middle, high - side / 2, low + side / 2), side)
 
 
@@ -232,10 +255,9 @@ def draw_battle(replay: Replay, step: int, since: int) -> Image.Image:
         path = [view.place(units.x[t, k], units.y[t, k]) for t in range(since, step + 1)]
         draw_path(canvas, path, [colours[k]] * (step - since))
     if alive[own]:
-        reach = battle.ally.range + battle.ally.radius + battle.enemy.radius
         canvas.disc(at[own], scale * SIGHT, faded(colours[own], 0.05))
         canvas.dashed_ring(at[own], scale * SIGHT, faded(QUIET, 0.7), 1.2)
-        canvas.disc(at[own], scale * reach, None, faded(QUIET, 0.7), 1.2)
+        canvas.disc(at[own], scale * battle.reach, None, faded(QUIET, 0.7), 1.2)
     for k in everybody:
         if not alive[k]:
             draw_fallen(canvas, at[k], 0.7 * radius[k], colours[k])

@@ -165,6 +165,11 @@ class Battle:
     def enemy(self) -> Unit:
         return self.rules.units[self.map.enemy]
 
+    @property
+    def reach(self) -> float:
+        """How far apart the centres of an ally and an enemy that it hits can be."""
+        return self.ally.range + self.ally.radius + self.enemy.radius
+
     def each(self, number: str) -> np.ndarray:
         """A constant of every unit's type, [N, 1]."""
         sides = [(self.map.allies, self.ally), (self.map.enemies, self.enemy)]
