@@ -307,6 +307,7 @@ def battle(rng, method, stranger, label, *, allies=10, enemies=11, steps=60):
     places[0] = np.stack([side * 8 + rng.normal(0, 0.6, units), row * 1.3], -1)
     health = np.ones((steps + 1, units))
     actions = np.zeros((steps, allies), int)
+    aims, fired = np.full((steps, units), -1), rng.random((steps, units)) < 0.6
     running, events = [0.0], []
     for t in range(steps):
         alive = health[t] > 0
@@ -317,19 +318,20 @@ def battle(rng, method, stranger, label, *, allies=10, enemies=11, steps=60):
         health[t + 1] = np.where(alive, np.clip(health[t] - hurt, 0, 1), 0)
         aim = 6 + rng.integers(0, enemies, allies)
         actions[t] = np.where(alive[:allies], np.where(t > 18, np.where(rng.random(allies) < 0.8, aim[0], aim), 4), 0)
+        aims[t, :allies] = np.where(actions[t] >= 6, actions[t] - 6 + allies, -1)
+        aims[t, allies:] = np.where(alive[allies:] & (t > 18), rng.integers(0, allies, enemies), -1)
         fallen = np.flatnonzero(alive & (health[t + 1] == 0))
         events += [(t + 1, f"ally {k + 1} falls" if k < allies else f"enemy {k - allies + 1} falls") for k in fallen]
         running.append(running[-1] + float(hurt[allies:].sum()))
     controlled = tuple(k % 2 == 0 for k in range(allies))
     names = ("no-op", "stop", "north", "south", "east", "west", *(f"attack {k + 1}" for k in range(enemies)))
-    beliefs = tuple(
-        Beliefs(
-            seat,
-            (others := tuple(k for k in range(allies) if k != seat)),
-            chances_of(rng, actions, others, len(names), 0.75),
-        )
-        for seat in range(0, allies, 2)
-    )
+    beliefs = []
+    for seat in range(0, allies, 2):
+        others = tuple(k for k in range(allies) if k != seat)
+        asked = (health[:-1, [seat]] > 0) & (health[:-1, others] > 0)
+        chances = chances_of(rng, actions, others, len(names), 0.75)
+        thought = places[:-1, others] + rng.normal(0, 1, (steps, len(others), 2))
+        beliefs.append(Beliefs(seat, others, *(np.where(asked[..., None], a, np.nan) for a in (chances, thought))))
     seats = tuple(f"{method} seed 1" if c else f"{stranger} seed 2" for c in controlled)
     return Episode(
         task="10v11",
@@ -346,9 +348,16 @@ def battle(rng, method, stranger, label, *, allies=10, enemies=11, steps=60):
         running_return=np.array(running),
         actions=actions,
         action_names=names,
-        events=tuple(events),
+        events=(*events, (steps, "the battle is lost")),
+        outcome="lost",
         health=health,
-        beliefs=beliefs,
+        aims=aims,
+        fired=fired,
+        units=("marine",) * units,
+        sight=9.0,
+        reach=5.75,
+        ground=(-16.0, -8.0, 16.0, 8.0),
+        beliefs=tuple(beliefs),
     )
 
 

@@ -362,6 +362,60 @@ def test_other_episodes_can_be_chosen(browser, content):
     assert browser.complaints() == []
 
 
+def test_battles_show_shots_sight_and_who_is_out_of_it(browser, content):
+    browser.ask(
+        "(() => { const s = document.querySelector('[data-choice=task]'); s.value = '10v11';"
+        "s.dispatchEvent(new Event('change')) })()"
+    )
+    browser.wait("document.querySelectorAll('.seats button').length === 10")
+    episode = content.tasks[1].episodes[0]
+    step, team = 25, 10
+    assert (episode.aims[step - 1] >= 0).any()
+    browser.ask("document.querySelector('#player canvas').focus()")
+    browser.press("Home")
+    for _ in range(step):
+        browser.press("ArrowRight")
+    alive = episode.health[step] > 0
+    seat = next(b.seat for b in episode.beliefs if alive[b.seat])
+    browser.press(str((seat + 1) % 10))
+    now = browser.ask("document.querySelector('#player .now').textContent")
+    assert f"allies {alive[:team].sum()} / 10" in now
+    assert f"enemies {alive[team:].sum()} / 11" in now
+    legend = browser.ask("document.querySelector('.legend').textContent")
+    for said in ("10 marines", "11 marines, enemies", "sight (9)", "reach (5.75)", "health", "thought to be there"):
+        assert said in legend
+    # Which teammates are too far away to be seen, and which have fallen.
+    places = episode.places[step]
+    far = np.hypot(*(places[:team] - places[seat]).T) >= 9
+    others = [k for k in range(team) if k != seat]
+    said = browser.ask("[...document.querySelectorAll('.mind .said')].map(s => s.textContent)")
+    assert far[others].any()
+    assert ["out of sight" in text for text in said] == [bool(far[k] and alive[k]) for k in others]
+    assert ["has fallen" in text for text in said] == [not alive[k] for k in others]
+    assert browser.ask("[...document.querySelectorAll('.seats .gone')].length") == (~alive[:team]).sum()
+    # The mouse asks what a unit is. An enemy with nobody beside it:
+    apart = np.hypot(*(places[:, None] - places[None]).T) + 99 * np.eye(len(places))
+    enemy = max((k for k in range(team, 21) if alive[k]), key=lambda k: apart[k].min())
+    left, bottom, right, top = episode.bounds
+    x, y = places[enemy]
+    browser.mouse("mouseMoved", browser.spot("#player .stage", (x - left) / (right - left), (top - y) / (top - bottom)))
+    said = browser.ask("document.querySelector('#tip').textContent")
+    assert said.startswith(f"enemy {enemy - team + 1}, marine\nhealth {round(100 * episode.health[step, enemy])}")
+    browser.mouse("mouseMoved", (2, 2))
+    # Selecting another one moves the circles; a bar says which action it is.
+    picture = "document.querySelector('#player .stage canvas').toDataURL()"
+    before = browser.ask(picture)
+    other = next(b.seat for b in episode.beliefs if b.seat != seat)
+    browser.press(str((other + 1) % 10))
+    assert browser.ask(picture) != before
+    browser.mouse("mouseMoved", browser.spot(".mind .bars i:last-child"))
+    assert browser.ask("document.querySelector('#tip').textContent").startswith("attack 11: ")
+    options = browser.ask("[...document.querySelector('[data-choice=episode]').options].map(o => o.textContent)")
+    assert options[0].startswith("typical (lost, return ")
+    assert browser.complaints() == []
+    browser.open(browser.page)
+
+
 def test_a_name_switches_its_series_off(browser):
     figure = "figure[data-figure=mpe-pp-learning]"
     shown = f"document.querySelector('{figure} .wide .series[data-series=POAM] path').getBoundingClientRect().width"

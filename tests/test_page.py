@@ -248,12 +248,18 @@ def test_episodes_come_back_nearly_as_they_were(content):
             )
             np.testing.assert_array_equal(arrays["actions"], episode.actions)
             for k, beliefs in enumerate(episode.beliefs):
-                np.testing.assert_allclose((arrays[f"chances{k}"] / 255) ** 2, beliefs.chances, atol=0.005)
+                chances = np.nan_to_num(beliefs.chances)  # of the dead nobody thinks anything
+                np.testing.assert_allclose((arrays[f"chances{k}"] / 255) ** 2, chances, atol=0.005)
                 if beliefs.places is not None:
                     np.testing.assert_allclose(arrays[f"ghosts{k}"], beliefs.places, atol=1e-3)
             if episode.health is not None:
                 np.testing.assert_allclose(arrays["health"] / 255, episode.health, atol=0.005)
                 np.testing.assert_array_equal(arrays["health"] > 0, episode.health > 0)
+            if episode.aims is not None:
+                aimed = arrays["shots"] > 0
+                np.testing.assert_array_equal(aimed, episode.aims >= 0)
+                np.testing.assert_array_equal((arrays["shots"][aimed] - 1) // 2, episode.aims[aimed])
+                np.testing.assert_array_equal((arrays["shots"][aimed] - 1) % 2, episode.fired[aimed])
 
 
 def test_places_that_nobody_knows_stay_unknown(content):

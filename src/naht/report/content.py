@@ -148,9 +148,10 @@ class Beliefs:
     teammates: tuple[int, ...]
     """Their seats, K of them."""
     chances: Any
-    """[T, K, A] probability that it gives to each next action of each teammate."""
+    """[T, K, A] probability that it gives to each next action of each teammate; NaN once one of the two is dead."""
     places: Any = None
-    """[T, K, 2] where it thinks they are, in the world's coordinates; None where observations do not say."""
+    """[T, K, 2] where it thinks they are, in the world's coordinates, NaN where it has no idea; None in worlds whose
+    observations do not say."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,24 @@ class Episode:
     action_names: tuple[str, ...]
     events: tuple[tuple[int, str], ...] = ()
     """(step, what happened), for instance a catch."""
+    outcome: str = ""
+    """How it ended, where that is a word: won, lost."""
     health: Any = None
     """[T + 1, E] from 0 to 1; None where nobody can be hurt."""
+    shield: Any = None
+    """[T + 1, E] from 0 to 1; None where nobody has one."""
+    aims: Any = None
+    """[T, E] int: at whom of the E things each shot in a step, or tried to; -1: at nobody. None: nobody has weapons."""
+    fired: Any = None
+    """[T, E] bool: shot, and not only tried to."""
+    units: tuple[str, ...] = ()
+    """Of which type each of the E things is, where there are types: marine, stalker, zealot."""
+    sight: float | None = None
+    """How far an agent sees; None: it sees everything."""
+    reach: float | None = None
+    """How far away, from centre to centre, somebody is whom an agent can hit."""
+    ground: tuple[float, float, float, float] | None = None
+    """Left, bottom, right, top of where one can go; None: everywhere."""
     beliefs: tuple[Beliefs, ...] = ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,57 +13,21 @@ import numpy as np
 from naht.agents.saved import Agent
 from naht.config import parse_json
 from naht.envs.base import Environment
-from naht.envs.predator_prey import OBSTACLE_RADIUS, PREDATOR_RADIUS, PREY_RADIUS, PredatorPrey
 from naht.errors import NahtError, require
 from naht.evaluation.modelling import beliefs
 from naht.report.content import Beliefs, Episode, as_json
-from naht.report.drawings import touching
 from naht.report.recording import Replay, record
+from naht.report.worlds import WORLDS
 from naht.storage import write_file
 from naht.teams.population import Member, Population
-
-
-def _predator_prey(replay: Replay) -> dict[str, Any]:
-    """The world of predator-prey: predators, prey, obstacles."""
-    position, m = replay.states.position, replay.env.spec.num_agents  # [T + 1, 2, E]
-    things = position.shape[2]
-    moving = position[:, :, : m + 1]
-    low, high = np.minimum(moving.min((0, 2)) - 0.1, -1.05), np.maximum(moving.max((0, 2)) + 0.1, 1.05)
-    caught = touching(position, m).sum(1) >= 2
-    caught[0] = False
-    begins = np.flatnonzero(caught & ~np.concatenate([[False], caught[:-1]]))
-    return {
-        "kinds": ("predator",) * m + ("prey",) + ("obstacle",) * (things - m - 1),
-        "radii": (PREDATOR_RADIUS,) * m + (PREY_RADIUS,) + (OBSTACLE_RADIUS,) * (things - m - 1),
-        "bounds": (float(low[0]), float(low[1]), float(high[0]), float(high[1])),
-        "places": position.swapaxes(1, 2),
-        "action_names": ("stay", "right", "left", "up", "down"),
-        "events": tuple((int(t), "catch") for t in begins),
-    }
-
-
-def _place_in_predator_prey(obs: np.ndarray) -> np.ndarray:
-    """Where a predator is by its own observation: [..., O] -> [..., 2]."""
-    return obs[..., 2:4]
-
-
-WORLDS: dict[type, tuple[Callable[[Replay], dict[str, Any]], Callable[[np.ndarray], np.ndarray] | None]] = {
-    PredatorPrey: (_predator_prey, _place_in_predator_prey)
-}
-"""By environment: how its world is shown, and how an observation says where its owner is."""
 
 
 def as_episode(replay: Replay, agent: Agent, *, method: str, strangers: str, label: str = "") -> Episode:
     """A replay in which `agent` sat in the controlled seats, with what it believed if it has a teammate model."""
     require(type(replay.env) in WORLDS, f"episodes of '{replay.env.spec.name}' can't be shown on a page yet")
-    world, place = WORLDS[type(replay.env)]
-    m, thoughts = replay.env.spec.num_agents, []
-    if agent.decoders:
-        seen, chances = beliefs(agent, replay.obs[:-1], replay.actions)
-        for seat in np.flatnonzero(replay.controlled):
-            others = tuple(k for k in range(m) if k != seat)
-            where = place(seen[:, seat]) if place else None
-            thoughts.append(Beliefs(int(seat), others, chances[:, seat], where))
+    shown = WORLDS[type(replay.env)].show(replay)
+    m = replay.env.spec.num_agents
+    alive = shown["health"][:-1, :m] > 0 if "health" in shown else np.ones((replay.length, m), bool)
     return Episode(
         task=replay.env.spec.name,
         method=method,
@@ -74,9 +38,21 @@ def as_episode(replay: Replay, agent: Agent, *, method: str, strangers: str, lab
         controlled=tuple(bool(c) for c in replay.controlled),
         running_return=replay.running_return,
         actions=replay.actions,
-        beliefs=tuple(thoughts),
-        **world(replay),
+        beliefs=_thoughts(replay, agent, alive) if agent.decoders else (),
+        **shown,
     )
+
+
+def _thoughts(replay: Replay, agent: Agent, alive: np.ndarray) -> tuple[Beliefs, ...]:
+    """Of every seat of the agent's, while it and the teammate live, alive [T, M]: models learn nothing of the dead."""
+    believed, thoughts = WORLDS[type(replay.env)].believed, []
+    seen, chances = beliefs(agent, replay.obs[:-1], replay.actions)
+    for seat in np.flatnonzero(replay.controlled).tolist():
+        others = [k for k in range(alive.shape[1]) if k != seat]
+        asked = (alive[:, [seat]] & alive[:, others])[..., None]  # [T, K, 1]
+        where = None if believed is None else np.where(asked, believed(replay, seat, seen[:, seat]), np.nan)
+        thoughts.append(Beliefs(seat, tuple(others), np.where(asked, chances[:, seat], np.nan), where))
+    return tuple(thoughts)
 
 
 def change_of_mind(episode: Episode) -> float:
@@ -84,9 +60,12 @@ def change_of_mind(episode: Episode) -> float:
     gains = []
     for belief in episode.beliefs:
         taken = np.asarray(episode.actions)[:, list(belief.teammates)]
-        probability = np.take_along_axis(np.asarray(belief.chances), taken[..., None], -1)[..., 0].mean(-1)  # [T]
+        probability = np.take_along_axis(np.asarray(belief.chances), taken[..., None], -1)[..., 0]  # [T, K]
+        probability = probability[~np.isnan(probability).all(-1)]  # nobody to think of, or nobody who thinks
         quarter = max(1, len(probability) // 4)
-        gains.append(probability[2 * quarter :].mean() - probability[:quarter].mean())
+        late, early = probability[2 * quarter :], probability[:quarter]
+        if late.size and early.size:
+            gains.append(np.nanmean(late) - np.nanmean(early))
     return float(np.mean(gains)) if gains else 0.0
 
 
@@ -137,15 +116,22 @@ def read_episodes(path: Path) -> list[Episode]:
     return [_episode(data) for data in found]
 
 
+ARRAYS = ("places", "running_return", "actions", "health", "shield", "aims", "fired")
+LISTS = ("seats", "controlled", "kinds", "radii", "bounds", "action_names", "units", "ground")
+
+
 def _episode(data: dict[str, Any]) -> Episode:
     thoughts = tuple(
-        Beliefs(b["seat"], tuple(b["teammates"]), np.array(b["chances"]), _array(b["places"])) for b in data["beliefs"]
+        Beliefs(b["seat"], tuple(b["teammates"]), _array(b["chances"]), _array(b["places"])) for b in data["beliefs"]
     )
-    arrays = {name: _array(data[name]) for name in ("places", "running_return", "actions", "health")}
-    lists = {name: tuple(data[name]) for name in ("seats", "controlled", "kinds", "radii", "bounds", "action_names")}
+    # What files of earlier versions do not have is as if nobody had it.
+    arrays = {name: _array(data.get(name)) for name in ARRAYS}
+    lists = {name: tuple(data[name]) for name in LISTS if data.get(name) is not None}
     events = tuple((int(t), str(what)) for t, what in data["events"])
     return Episode(**{**data, **arrays, **lists, "events": events, "beliefs": thoughts})
 
 
 def _array(data: Any) -> np.ndarray | None:
-    return None if data is None else np.array(data)
+    """None in it becomes NaN."""
+    array = None if data is None else np.array(data)
+    return array.astype(float) if array is not None and array.dtype == object else array

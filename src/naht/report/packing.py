@@ -19,18 +19,23 @@ def pack_episode(episode: Episode) -> dict[str, Any]:
     `arrays` says what lies in `bytes`, one array after the other: [name, type, shape, low, high]. Every array is stored
     with time as its last axis, as differences from one step to the next (modulo the type's size): things that move
     little take little room. Int16 -32767..32767 stands for low..high and -32768 for nothing; the square root of
-    a chance is a byte, so that small chances keep their digits; so is health.
+    a chance is a byte, so that small chances keep their digits; so are health and shield. A byte of `shots`
+    is 0 for nobody, 1 + 2 * k for an attempt at thing k, one more if it fired.
     """
     steps = len(np.asarray(episode.actions))
     arrays = [("places", *_as_int16(episode.places)), ("running", *_as_int16(episode.running_return))]
     arrays += [(f"ghosts{k}", *_as_int16(b.places)) for k, b in enumerate(episode.beliefs) if b.places is not None]
     arrays.append(("actions", np.asarray(episode.actions).astype(np.uint8), []))
-    if episode.health is not None:  # rounded up: nobody dies of it
-        arrays.append(("health", np.ceil(255 * _share(episode.health)).astype(np.uint8), []))
+    for name, share in (("health", episode.health), ("shield", episode.shield)):
+        if share is not None:  # rounded up: nobody dies of it
+            arrays.append((name, np.ceil(255 * _share(share)).astype(np.uint8), []))
+    if episode.aims is not None:
+        aims, fired = np.asarray(episode.aims), np.asarray(episode.fired)
+        arrays.append(("shots", np.where(aims < 0, 0, 1 + 2 * aims + fired).astype(np.uint8), []))
     for k, beliefs in enumerate(episode.beliefs):
         arrays.append((f"chances{k}", np.rint(255 * np.sqrt(_share(beliefs.chances))).astype(np.uint8), []))
     for name, array, _ in arrays:
-        frames = steps + (name in ("places", "running", "health"))
+        frames = steps + (name in ("places", "running", "health", "shield"))
         require(len(array) == frames, f"'{name}' of an episode of {steps} steps has {len(array)} frames, not {frames}")
     return {
         "task": episode.task,
@@ -42,8 +47,13 @@ def pack_episode(episode: Episode) -> dict[str, Any]:
         "seats": episode.seats,
         "controlled": [bool(c) for c in episode.controlled],
         "kinds": episode.kinds,
+        "units": episode.units,
         "radii": [short(float(r)) for r in episode.radii],
         "bounds": [short(float(b)) for b in episode.bounds],
+        "ground": None if episode.ground is None else [short(float(b)) for b in episode.ground],
+        "sight": episode.sight,
+        "reach": episode.reach,
+        "outcome": episode.outcome,
         "actionNames": episode.action_names,
         "events": [[int(step), what] for step, what in episode.events],
         "beliefs": [{"seat": int(b.seat), "teammates": [int(t) for t in b.teammates]} for b in episode.beliefs],

@@ -35,7 +35,7 @@
   }
   let palette = {};
   function readColours() {
-    for (const name of ["paper", "field", "ink", "quiet", "line", "accent", "ours", "stranger", "prey", "enemy", "obstacle", "health"])
+    for (const name of ["paper", "field", "ink", "quiet", "line", "accent", "ours", "stranger", "prey", "enemy", "obstacle", "health", "shield", "lost"])
       palette[name] = colour(name);
     for (const paint of repaint) paint();
   }
@@ -371,6 +371,23 @@
     alive(thing, step) {
       return !this.arrays.health || this.arrays.health(thing, step) > 0;
     }
+    // Whether an agent can't see a thing for its distance.
+    unseen(agent, thing, step) {
+      const apart = (axis) => this.arrays.places(thing, axis, step) - this.arrays.places(agent, axis, step);
+      return this.episode.sight !== null && Math.hypot(apart(0), apart(1)) >= this.episode.sight;
+    }
+    // What a thing is called, and in which state it is.
+    name(thing) {
+      const { seats, kinds, units } = this.episode;
+      if (thing < seats.length) return [`agent ${thing + 1} (${seats[thing]})`, units[thing]].filter(Boolean).join(", ");
+      return kinds[thing] === "enemy" ? [`enemy ${thing - seats.length + 1}`, units[thing]].filter(Boolean).join(", ") : kinds[thing];
+    }
+    state(thing, step) {
+      if (!this.arrays.health) return "";
+      if (!this.alive(thing, step)) return "has fallen";
+      const share = (what) => `${what} ${Math.round(this.arrays[what](thing, step) / 2.55)}\u00a0%`;
+      return [share("health"), this.arrays.shield ? share("shield") : ""].filter(Boolean).join(", ");
+    }
     colour(thing) {
       if (thing < this.episode.seats.length) return this.episode.controlled[thing] ? palette.ours : palette.stranger;
       return palette[this.episode.kinds[thing]] ?? palette.quiet;
@@ -387,6 +404,7 @@
       c.clearRect(0, 0, this.width, this.height);
       c.fillStyle = palette.field;
       c.fillRect(0, 0, this.width, this.height);
+      if (episode.ground) this.beyond(episode.ground);
       const things = episode.kinds.map((_, i) => i);
       for (const i of things.filter((i) => episode.kinds[i] === "obstacle")) {
         this.disc(...this.place(i, time), this.radius(i));
@@ -410,11 +428,96 @@
       }
       c.globalAlpha = 1;
       for (const i of moving.filter((i) => !this.alive(i, step))) this.fallen(i, time);
+      if (selected !== null && this.alive(selected, step)) this.ranges(selected, time);
+      const shots = this.shots(time);
+      for (const shot of shots) this.shot(shot);
       for (const ghost of ghosts ?? []) this.ghost(ghost, time);
       const living = moving.filter((i) => this.alive(i, step));
       for (const i of living.filter((i) => i >= team)) this.other(i, time);
       for (const i of living.filter((i) => i < team)) this.agent(i, time, i === selected);
-      if (this.arrays.health) for (const i of living) this.bar(i, time, this.arrays.health(i, step) / 255);
+      for (const shot of shots.filter((s) => s.fired)) this.hitMark(shot);
+      if (this.arrays.health) for (const i of living) this.bars(i, time, step);
+    }
+    // Where nobody can go.
+    beyond([left, bottom, right, top]) {
+      const c = this.context;
+      const [[x0, y0], [x1, y1]] = [this.at(left, top), this.at(right, bottom)];
+      c.fillStyle = palette.obstacle;
+      c.globalAlpha = 0.5;
+      c.beginPath();
+      c.rect(0, 0, this.width, this.height);
+      c.rect(x0, y0, x1 - x0, y1 - y0);
+      c.fill("evenodd");
+      c.globalAlpha = 1;
+    }
+    // How far an agent sees (dashed) and shoots.
+    ranges(i, time) {
+      const { context: c, episode } = this;
+      const [x, y] = this.place(i, time);
+      c.strokeStyle = palette.quiet;
+      c.lineWidth = 1.2;
+      if (episode.sight !== null) {
+        this.disc(x, y, episode.sight * this.scale);
+        c.fillStyle = palette.ours;
+        c.globalAlpha = 0.06;
+        c.fill();
+        c.globalAlpha = 0.7;
+        c.setLineDash([5, 5]);
+        c.stroke();
+        c.setLineDash([]);
+      }
+      if (episode.reach !== null) {
+        this.disc(x, y, episode.reach * this.scale);
+        c.globalAlpha = 0.5;
+        c.stroke();
+      }
+      c.globalAlpha = 1;
+    }
+    // Who shoots at whom, or tries to, in the step that leads to a time: lines from edge to edge, a little to the right,
+    // so that those who shoot at each other have one each.
+    shots(time) {
+      const step = Math.ceil(time) - 1;
+      if (!this.arrays.shots || step < 0) return [];
+      return this.episode.kinds.flatMap((_, shooter) => {
+        const code = this.arrays.shots(shooter, step) - 1;
+        if (code < 0) return [];
+        const victim = code >> 1;
+        const [[x, y], [tx, ty]] = [this.place(shooter, time), this.place(victim, time)];
+        const far = Math.max(Math.hypot(tx - x, ty - y), 1e-6);
+        const [dx, dy] = [(tx - x) / far, (ty - y) / far];
+        const end = far - this.radius(victim);
+        const start = Math.min(this.radius(shooter) + 2, end);
+        const along = (d) => [x - 2 * dy + d * dx, y + 2 * dx + d * dy];
+        return [{ shooter, fired: code % 2 === 1, from: along(start), to: along(end) }];
+      });
+    }
+    shot({ shooter, fired, from, to }) {
+      const c = this.context;
+      c.strokeStyle = this.colour(shooter);
+      c.globalAlpha = fired ? 0.85 : 0.3;
+      c.lineWidth = fired ? 2 : 1;
+      c.beginPath();
+      c.moveTo(...from);
+      c.lineTo(...to);
+      c.stroke();
+      c.globalAlpha = 1;
+    }
+    // Over the discs: of units that touch, it is all one sees.
+    hitMark({ shooter, to }) {
+      const c = this.context;
+      this.disc(...to, 3.2);
+      c.fillStyle = this.colour(shooter);
+      c.fill();
+      c.strokeStyle = palette.paper;
+      c.lineWidth = 1;
+      c.stroke();
+    }
+    number(text, x, y, r) {
+      const c = this.context;
+      c.font = `600 ${clamp(r * (text.length > 1 ? 0.95 : 1.05), 8, 15)}px system-ui, sans-serif`;
+      c.textAlign = "center";
+      c.textBaseline = "middle";
+      c.fillText(text, x, y + 0.5);
     }
     agent(i, time, selected) {
       const c = this.context;
@@ -440,10 +543,7 @@
         c.setLineDash([]);
       }
       c.fillStyle = this.episode.controlled[i] ? palette.paper : palette.ink;
-      c.font = `600 ${clamp(r * 1.05, 9, 15)}px system-ui, sans-serif`;
-      c.textAlign = "center";
-      c.textBaseline = "middle";
-      c.fillText(String(i + 1), x, y + 0.5);
+      this.number(String(i + 1), x, y, r);
     }
     other(i, time) {
       const c = this.context;
@@ -452,6 +552,8 @@
       c.fillStyle = this.colour(i);
       if (this.episode.kinds[i] === "enemy") {
         c.fillRect(x - 0.85 * r, y - 0.85 * r, 1.7 * r, 1.7 * r); // no colour needed to see who is who
+        c.fillStyle = palette.paper;
+        this.number(String(i - this.episode.seats.length + 1), x, y, 0.9 * r);
       } else {
         this.disc(x, y, r);
         c.fill();
@@ -478,23 +580,29 @@
       c.stroke();
       c.globalAlpha = 1;
     }
-    bar(i, time, share) {
+    // What is left of a unit, on its upper edge: in a crowd, anything further up would cover a neighbour.
+    bars(i, time, step) {
       const c = this.context;
       const [x, y] = this.place(i, time);
-      const r = this.radius(i);
-      const width = Math.max(1.9 * r, 14);
-      c.fillStyle = palette.line;
-      c.fillRect(x - width / 2, y - r - 7, width, 3.5);
-      c.fillStyle = palette.health;
-      c.fillRect(x - width / 2, y - r - 7, width * share, 3.5);
+      const names = this.arrays.shield ? ["shield", "health"] : ["health"];
+      const [width, thick] = [Math.max(1.8 * this.radius(i), 13), names.length > 1 ? 2.5 : 3];
+      let top = y - this.radius(i) - names.length * (thick + 0.75) + 1.5; // numbers stay readable
+      for (const name of names) {
+        c.fillStyle = palette.lost;
+        c.fillRect(x - width / 2 - 0.75, top - 0.75, width + 1.5, thick + 1.5);
+        c.fillStyle = palette[name];
+        c.fillRect(x - width / 2, top, (width * this.arrays[name](i, step)) / 255, thick);
+        top += thick + 0.75;
+      }
     }
     // Where somebody is thought to be: the less sure, the paler.
-    ghost({ seat, x, y, sure }, time) {
+    // Of somebody out of sight it is all the agent has: it carries the number.
+    ghost({ seat, x, y, sure, unseen }, time) {
       const c = this.context;
       const [gx, gy] = this.at(x, y);
       const [px, py] = this.place(seat, time);
       const r = this.radius(seat);
-      c.globalAlpha = 0.18 + 0.6 * sure;
+      c.globalAlpha = unseen ? 0.9 : 0.18 + 0.6 * sure;
       c.strokeStyle = this.colour(seat);
       c.lineWidth = 1.2;
       c.setLineDash([2, 3]);
@@ -508,14 +616,18 @@
       c.globalAlpha *= 0.45;
       c.fill();
       c.globalAlpha = 1;
+      if (!unseen) return;
+      c.stroke();
+      c.fillStyle = palette.ink;
+      this.number(String(seat + 1), gx, gy, r);
     }
-    // The agent of the team under a point of the screen.
-    hit(clientX, clientY, time) {
+    // The thing of some under a point of the screen.
+    hit(clientX, clientY, time, things) {
       const box = this.canvas.getBoundingClientRect();
       const [x, y] = [clientX - box.left, clientY - box.top];
       let best = null;
       let least = Infinity;
-      for (let i = 0; i < this.episode.seats.length; i++) {
+      for (const i of things) {
         const [px, py] = this.place(i, time);
         const far = Math.hypot(px - x, py - y);
         if (far < Math.max(this.radius(i) + 4, 18) && far < least) [best, least] = [i, far];
@@ -552,6 +664,8 @@
     button.setAttribute("aria-label", playing ? "Pause" : "Play");
   }
 
+  const ended = (episode) => [episode.outcome, `return ${words(episode.return)}`].filter(Boolean).join(", ");
+
   // The small moving picture of the first screen.
   async function setUpHero(root, episode, watch) {
     const world = new World(root.querySelector("canvas"));
@@ -560,7 +674,7 @@
     const label = `An episode of ${episode.task}: ${episode.method} with ${episode.strangers}`;
     world.canvas.setAttribute("role", "img");
     world.canvas.setAttribute("aria-label", label);
-    root.querySelector(".what").textContent = `${episode.task}: ${episode.method} (filled) with ${episode.strangers} (dashed), return ${words(episode.return)}`;
+    root.querySelector(".what").textContent = `${episode.task}: ${episode.method} (filled) with ${episode.strangers} (dashed), ${ended(episode)}`;
     let time = calm.matches ? Math.floor(episode.steps / 2) : 0;
     let visible = true;
     const paint = () => world.draw(time, null, null);
@@ -611,10 +725,13 @@
 
       this.canvas = element("canvas", { tabindex: 0, role: "img" });
       this.canvas.addEventListener("pointerdown", (event) => {
-        const seat = this.world.hit(event.clientX, event.clientY, this.time);
+        const seat = this.world.hit(event.clientX, event.clientY, this.time, this.episode.seats.keys());
         if (seat !== null) this.select(seat);
       });
+      this.canvas.addEventListener("pointermove", (event) => event.pointerType === "mouse" && this.tell(event));
+      this.canvas.addEventListener("pointerleave", () => say(""));
       this.seats = element("div", { class: "seats", role: "group", "aria-label": "Agents" });
+      this.legend = element("p", { class: "legend" });
       this.beliefs = element("div", { class: "beliefs" });
       const stage = element("div", { class: "stage" }, this.canvas);
 
@@ -640,7 +757,18 @@
       const keys = element("p", { class: "keys" });
       for (const [key, what] of [["Space", "plays"], ["← →", "step"], ["Home End", ""], ["1 2 3", "choose an agent"], ["[ ]", "jump to events"]])
         keys.append(element("kbd", {}, key), ` ${what}  `);
-      this.root.append(choose, element("div", { class: "parts" }, stage, transport, this.now, this.seats, this.beliefs), keys);
+      this.root.append(choose, element("div", { class: "parts" }, stage, transport, this.now, element("div", { class: "who" }, this.seats, this.legend), this.beliefs), keys);
+    }
+
+    // What is under the mouse.
+    tell(event) {
+      const { world, episode, selected } = this;
+      const step = Math.min(Math.floor(this.time), episode.steps);
+      const things = episode.kinds.flatMap((kind, i) => (kind === "obstacle" ? [] : [i]));
+      const thing = world.hit(event.clientX, event.clientY, this.time, things);
+      if (thing === null) return say("");
+      const far = thing !== selected && world.alive(thing, step) && world.alive(selected, step) && world.unseen(selected, thing, step);
+      say([world.name(thing), world.state(thing, step), far ? `out of sight of agent ${selected + 1}` : ""].filter(Boolean).join("\n"), event.clientX, event.clientY);
     }
 
     // Dragging over an element whose width is the episode's length.
@@ -675,7 +803,7 @@
         this.choices[name].value = value;
         left = left.filter((e) => e[name] === value);
       }
-      const entry = (e) => element("option", { value: this.episodes.indexOf(e) }, `${e.label} (return ${words(e.return)})`);
+      const entry = (e) => element("option", { value: this.episodes.indexOf(e) }, `${e.label} (${ended(e)})`);
       this.choices.episode.replaceChildren(...left.map(entry));
       const chosen = left.find((e) => String(this.episodes.indexOf(e)) === String(wish.episode)) ?? left[0];
       this.choices.episode.value = String(this.episodes.indexOf(chosen));
@@ -699,9 +827,10 @@
       this.scrub.setAttribute("aria-valuemax", episode.steps);
       this.seats.replaceChildren(
         ...episode.seats.map((name, i) =>
-          element("button", { type: "button", on: { click: () => this.select(i) }, title: episode.controlled[i] ? "one of ours" : "a stranger" }, this.badge(i), element("span", {}, name)),
+          element("button", { type: "button", on: { click: () => this.select(i) }, title: [episode.controlled[i] ? "one of ours" : "a stranger", episode.units[i]].filter(Boolean).join(", ") }, this.badge(i), element("span", {}, name)),
         ),
       );
+      this.showLegend();
       // Marks may overlap; a pointer means the nearest.
       const nearest = ({ clientX }) => {
         const box = this.events.getBoundingClientRect();
@@ -716,8 +845,30 @@
         return mark;
       });
       this.events.replaceChildren(...marks);
-      const first = episode.beliefs[0]?.seat ?? Math.max(0, episode.controlled.indexOf(true));
-      this.select(first);
+      // The one of ours that lives longest, the first of several.
+      const ours = episode.beliefs.length ? episode.beliefs.map((b) => b.seat) : episode.seats.flatMap((_, i) => (episode.controlled[i] ? [i] : []));
+      const life = (seat) => Array.from({ length: episode.steps + 1 }, (_, t) => this.world.alive(seat, t)).filter(Boolean).length;
+      this.select(ours.reduce((a, b) => (life(b) > life(a) ? b : a), ours[0] ?? 0));
+    }
+
+    // Battles need a key: what the marks in the world mean.
+    showLegend() {
+      const { kinds, units, seats, sight, reach } = this.episode;
+      this.legend.replaceChildren();
+      if (!this.arrays.shots) return;
+      const count = (from, to) => `${to - from} ${units[from]}${to - from > 1 ? "s" : ""}`;
+      const entries = [
+        ["ally", `${count(0, seats.length)}, strangers dashed`],
+        ["foe", `${count(seats.length, kinds.length)}, enemies`],
+        ["fires", "shoots"],
+        ["aims", "aims"],
+        ["sees", `sight (${words(sight)})`],
+        ["hits", `reach (${words(reach)})`],
+        ["health", "health"],
+        ...(this.arrays.shield ? [["shield", "shield"]] : []),
+        ...(this.arrays.ghosts0 ? [["ghost", "thought to be there"]] : []),
+      ];
+      this.legend.append(...entries.map(([mark, meaning]) => element("span", {}, element("i", { class: mark, "aria-hidden": "true" }), meaning)));
     }
 
     badge(seat) {
@@ -737,7 +888,11 @@
     showMind() {
       const { episode, selected } = this;
       const name = `${selected + 1} (${episode.seats[selected]})`;
-      const heading = (title, hint) => [element("h3", {}, title), element("p", { class: "hint" }, hint)];
+      this.hint = element("p", { class: "hint" });
+      const heading = (title, hint) => {
+        this.hint.textContent = hint;
+        return [element("h3", {}, title), this.hint];
+      };
       this.rows = [];
       this.surprise = this.lines = null;
       if (!episode.controlled[selected])
@@ -748,6 +903,10 @@
       const minds = element("div", { class: teammates.length > 4 ? "minds many" : "minds" });
       this.rows = teammates.map((seat) => {
         const bars = episode.actionNames.map(() => element("i"));
+        bars.forEach((bar, a) => {
+          bar.addEventListener("pointermove", (event) => say(`${episode.actionNames[a]}: ${bar.dataset.percent}`, event.clientX, event.clientY));
+          bar.addEventListener("pointerleave", () => say(""));
+        });
         const said = element("div", { class: "said" });
         minds.append(element("div", { class: "mind" }, this.badge(seat), element("div", { class: "bars", "aria-hidden": "true" }, ...bars), said));
         return { seat, bars, said };
@@ -757,8 +916,14 @@
       names.append(element("div", {}, ...episode.actionNames.map((n) => element("span", {}, n))));
       this.surprise = element("canvas", { role: "img", "aria-label": "How surprised the agent is, over time" });
       this.drag(this.surprise);
-      const line = element("div", { class: "surprise" }, element("p", {}, "How surprised it is: −log of the chance it gave to what teammates did; thin: each of them"), this.surprise);
-      this.beliefs.replaceChildren(...heading(`What agent ${name} expects`, "The chance of each next action of its teammates; marked: the one taken."), minds, names, line);
+      const line = element("div", { class: "surprise" }, element("p", {}, "How surprised it is: −log of the chance it gave to what teammates did; thin: each of them; dashed: a mere guess"), this.surprise);
+      this.beliefs.replaceChildren(...heading(`What agent ${name} expects`, this.explanation()), minds, names, line);
+    }
+
+    // Which actions a teammate may take is nothing a model is told, so no chance is taken away from the others.
+    explanation() {
+      const text = "The chance of each next action of its teammates; marked: the one taken.";
+      return this.arrays.shots ? `${text} The model does not know which are possible.` : text;
     }
 
     chance(row, action, step) {
@@ -767,7 +932,7 @@
     }
     surprisal(row, step) {
       const seat = this.rows[row].seat;
-      if (!this.world.alive(seat, step)) return NaN;
+      if (!this.world.alive(seat, step) || !this.world.alive(this.selected, step)) return NaN;
       return -Math.log(Math.max(this.chance(row, this.arrays.actions(seat, step), step), 1e-5));
     }
     // From 0, no idea, to 1, certain.
@@ -836,13 +1001,15 @@
       if (places)
         this.rows.forEach(({ seat }, k) => {
           const [x, y] = [places(k, 0, shown), places(k, 1, shown)];
-          if (!Number.isNaN(x + y) && this.world.alive(seat, step)) ghosts.push({ seat, x, y, sure: this.sureness(k, shown) });
+          if (!Number.isNaN(x + y) && this.world.alive(seat, step)) ghosts.push({ seat, x, y, sure: this.sureness(k, shown), unseen: this.world.unseen(this.selected, seat, step) });
         });
       this.world.draw(this.time, this.selected, ghosts);
       if (step === this.drawnStep && !everything) return;
       this.drawnStep = step;
       this.root.dataset.step = step;
+      if (this.rows.length) this.hint.textContent = this.world.alive(this.selected, step) ? this.explanation() : "It has fallen: it sees nothing and expects nothing any more.";
       this.rows.forEach((row, k) => this.paintMind(row, k, shown, step));
+      [...this.seats.children].forEach((button, i) => button.classList.toggle("gone", !this.world.alive(i, step)));
       this.paintCurve(step);
       if (this.surprise) this.paintSurprise(shown);
       const total = this.arrays.running(step);
@@ -851,19 +1018,30 @@
       const happened = this.episode.events.filter(([at]) => at === step).map(([, what]) => what);
       const fact = (name, value) => element("span", {}, `${name} `, element("b", {}, value));
       this.now.replaceChildren(fact("step", `${step} / ${this.episode.steps}`), fact("return so far", words(total, 2)));
+      if (this.arrays.shots) {
+        const alive = (kind) => this.episode.kinds.map((k, i) => k === kind && this.world.alive(i, step)).filter(Boolean).length;
+        const all = (kind) => this.episode.kinds.filter((k) => k === kind).length;
+        this.now.append(fact("allies", `${alive("ally")} / ${all("ally")}`), fact("enemies", `${alive("enemy")} / ${all("enemy")}`));
+      }
       if (happened.length) this.now.append(element("b", {}, happened.join(", ")));
     }
 
     paintMind({ seat, bars, said }, k, shown, step) {
-      const alive = this.world.alive(seat, step);
+      const asked = this.world.alive(seat, step) && this.world.alive(this.selected, step);
       const taken = this.arrays.actions(seat, shown);
+      const chances = bars.map((_, a) => (asked ? this.chance(k, a, shown) : 0));
+      const most = Math.max(...chances);
       bars.forEach((bar, a) => {
-        bar.style.setProperty("--p", alive ? this.chance(k, a, shown).toFixed(3) : 0);
-        bar.classList.toggle("taken", alive && a === taken);
+        bar.style.setProperty("--p", chances[a].toFixed(3));
+        bar.dataset.percent = asked ? `${Math.round(100 * chances[a])}\u00a0%` : "–";
+        bar.classList.toggle("taken", asked && a === taken);
+        bar.classList.toggle("most", asked && chances[a] === most);
       });
-      if (!alive) return said.replaceChildren("has fallen");
-      const percent = Math.round(100 * this.chance(k, taken, shown));
-      said.replaceChildren(element("b", {}, this.episode.actionNames[taken] ?? String(taken)), ` expected ${percent}\u00a0%`);
+      if (!asked) return said.replaceChildren(this.world.alive(seat, step) ? "" : "has fallen");
+      const percent = `${Math.round(100 * chances[taken])}\u00a0%`;
+      const far = this.world.unseen(this.selected, seat, step);
+      said.replaceChildren(element("b", {}, this.episode.actionNames[taken] ?? String(taken)), far ? `${percent}, ` : ` expected ${percent}`);
+      if (far) said.append(element("em", {}, "out of sight"));
     }
 
     // A canvas of the size it has on the page.
@@ -942,10 +1120,6 @@
       c.lineTo(...at(steps, ignorance));
       c.stroke();
       c.setLineDash([]);
-      c.fillStyle = palette.quiet;
-      c.font = "10.5px system-ui, sans-serif";
-      c.textAlign = "right";
-      c.fillText("a mere guess", width - 4, at(0, ignorance)[1] - 4);
       c.globalAlpha = 0.28;
       each.forEach(trace);
       c.globalAlpha = 1;

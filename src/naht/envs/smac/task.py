@@ -249,6 +249,23 @@ class Smac:
             metrics={name: value.astype(jnp.float32) for name, value in metrics.items()},
         )
 
+    def sightings(self, obs: np.ndarray, seat: int) -> np.ndarray:
+        """What the agent in a seat sees, [..., O], as a table of all units: [..., N, 6], allies first. Their features
+        are those of the observation (may be attacked or is in sight, distance, x, y, health, shield), zeros for
+        whom it does not see. Its own row is itself: 1, 0, 0, 0, health, shield."""
+        a, e = self.layout.allies, self.layout.enemies
+        ally, enemy = (6 if unit.shield else 5 for unit in (self.battle.ally, self.battle.enemy))
+
+        def table(part: np.ndarray, rows: int) -> np.ndarray:
+            part = part.reshape(*part.shape[:-1], rows, -1)
+            return np.pad(part, [*[(0, 0)] * (part.ndim - 1), (0, 6 - part.shape[-1])])
+
+        _, enemies, allies, own = np.split(obs, np.cumsum([4, e * enemy, (a - 1) * ally]), axis=-1)
+        here = np.broadcast_to(np.array([1.0, 0.0, 0.0, 0.0], obs.dtype), (*own.shape[:-1], 4))
+        itself = table(np.concatenate([here, own], axis=-1), 1)
+        before, after = np.split(table(allies, a - 1), [seat], axis=-2)
+        return np.concatenate([before, itself, after, table(enemies, e)], axis=-2)
+
     @cached_property
     def _shield_scale(self) -> np.ndarray:
         """[N, 1], without zeros."""
