@@ -14,7 +14,8 @@ from naht.envs.smac.maps import SIZE
 from naht.envs.smac.rules import SIGHT
 from naht.envs.smac.task import Smac, SmacState
 from naht.report import episodes
-from naht.report.episodes import as_episode, change_of_mind, read_episodes, write_episodes
+from naht.report.episodes import as_episode, change_of_mind, read_episodes, worth_watching, write_episodes
+from naht.report.packing import pack_episode
 from naht.report.recording import record
 from naht.report.worlds import believed_in_battle, believed_offsets, show_battle
 
@@ -140,7 +141,7 @@ def in_the_know(monkeypatch):
         return obs[:, others], np.full((*obs.shape[:2], m - 1, 12), 1 / 12, np.float32)
 
     monkeypatch.setattr(episodes, "beliefs", beliefs)
-    return SimpleNamespace(decoders={"some": 1}, name="oracle")
+    return SimpleNamespace(decoders={"some": 1}, name="oracle", policy=Soldier("weakest"), params=())
 
 
 def test_beliefs_end_with_a_life(battles, monkeypatch, tmp_path):
@@ -167,6 +168,21 @@ def test_beliefs_end_with_a_life(battles, monkeypatch, tmp_path):
     for name in ("units", "ground", "sight", "reach", "outcome", "events"):
         assert getattr(back, name) == getattr(episode, name)
     np.testing.assert_allclose(back.beliefs[0].places, episode.beliefs[0].places, atol=6e-4)
+
+
+def test_battles_worth_watching_are_picked(monkeypatch):
+    agent = in_the_know(monkeypatch)
+    strangers = naht.Population([naht.Member("random", UniformRandom())])
+    shown = worth_watching(Smac("5v6"), agent, strangers, method="oracle", episodes=8, seed=0)
+    assert [e.label for e in shown] == ["typical", "best", "worst", "changes its mind"]
+    typical, best, worst, _ = (e.episode_return for e in shown)
+    assert worst <= typical <= best
+    for episode in shown:
+        assert episode.outcome in ("won", "lost")
+        assert len(episode.places) == len(episode.actions) + 1 <= 71
+        packed = pack_episode(episode)
+        assert packed["outcome"] == episode.outcome
+        assert len(packed["bytes"]) < 20_000
 
 
 def test_beliefs_do_not_read_the_state_of_teammates(battles):

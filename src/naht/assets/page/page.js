@@ -757,7 +757,8 @@
       const keys = element("p", { class: "keys" });
       for (const [key, what] of [["Space", "plays"], ["← →", "step"], ["Home End", ""], ["1 2 3", "choose an agent"], ["[ ]", "jump to events"]])
         keys.append(element("kbd", {}, key), ` ${what}  `);
-      this.root.append(choose, element("div", { class: "parts" }, stage, transport, this.now, element("div", { class: "who" }, this.seats, this.legend), this.beliefs), keys);
+      this.parts = element("div", { class: "parts" }, stage, transport, this.now, element("div", { class: "who" }, this.seats, this.legend), this.beliefs);
+      this.root.append(choose, this.parts, keys);
     }
 
     // What is under the mouse.
@@ -830,6 +831,7 @@
           element("button", { type: "button", on: { click: () => this.select(i) }, title: [episode.controlled[i] ? "one of ours" : "a stranger", episode.units[i]].filter(Boolean).join(", ") }, this.badge(i), element("span", {}, name)),
         ),
       );
+      this.parts.classList.toggle("battle", !!arrays.shots);
       this.showLegend();
       // Marks may overlap; a pointer means the nearest.
       const nearest = ({ clientX }) => {
