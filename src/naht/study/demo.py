@@ -76,7 +76,7 @@ def demo(settings: Demo) -> tuple[Path, Finding]:
         )
         for name, one in teams.items()
     }
-    shown = worth_watching(env, agent, theirs, method="poam", episodes=16, seed=1)
+    shown = worth_watching(env, agent, theirs, method="POAM", episodes=16, seed=1)
     finding = scores(rows, settings, teams["IPPO-NAHT"].fact("steps"))
     content = Content(
         "A team for strangers",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def _episodes(book: Book) -> tuple[Episode, ...]:
     shown: list[Episode] = []
     for node in (n for part in book.plan.parts.values() for n in part if isinstance(n.work, Filming)):
         with suppress(Missing):
-            shown += read_episodes(book.place(node) / "episodes.json.gz")
+            shown += [replace(e, method=label(e.method)) for e in read_episodes(book.place(node) / "episodes.json.gz")]
     return tuple(shown)
 
 
@@ -146,13 +147,14 @@ def _together(question: Question, tasks: Sequence[TaskFindings]) -> Verdict:
     if not every or not leading:
         return Verdict(f"Not run: the part '{QUESTIONS[question]}'", "not run", question=question)
     answers = [v.answer for v in every]
-    counted = ", ".join(f"{answers.count(a)} {a}" for a in ("holds", "does not hold", "undecided") if a in answers)
+    kinds: dict[Answer, str] = {"holds": "hold", "does not hold": "do not", "undecided": "undecided"}
+    counted = ", ".join(f"{answers.count(a)} {word}" for a, word in kinds.items() if a in answers)
     first = leading[0].verdicts[0]
     held = sum(f.verdicts[0].answer == "holds" for f in leading)
     said = leading[0].answer if len(leading) == 1 else f"{first.claim} on {held} of {len(leading)} tasks."
     decided: set[Answer] = {f.verdicts[0].answer for f in leading}
     answer: Answer = decided.pop() if len(decided) == 1 else "undecided"
-    detail = f"{len(every)} claims belong to this question: {counted}."
+    detail = f"Claims that belong to this question: {counted}."
     return Verdict(said, answer, first.difference, first.improvement, first.seeds, detail, question)
 
 
