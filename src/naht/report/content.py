@@ -135,7 +135,7 @@ class Finding:
     tables: tuple[Table, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     made: str = ""
-    """How it was made: command, seeds, episodes."""
+    """How it was made: a command in a line of its own, then seeds, episodes and what else matters."""
     remarks: tuple[str, ...] = ()
     """What else a reader should know: how it differs from the paper, and what we know about why."""
 

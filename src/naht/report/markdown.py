@@ -86,5 +86,7 @@ def _finding(finding: Finding, name: str, figures: Path) -> tuple[str, list[Path
         parts.append(f"![{figure.caption or finding.question}]({figures.name}/{file.name})")
     parts += [as_verdicts(finding.verdicts)] if finding.verdicts else []
     parts += [f"**{table.title}**\n\n{as_table(table)}" for table in finding.tables]
-    parts += [*finding.remarks, f"<details><summary>How it was made</summary>\n\n{finding.made}\n\n</details>"]
+    command, line_break, what = finding.made.partition("\n")
+    made = f"```sh\n{command}\n```\n\n{what}" if line_break else finding.made
+    parts += [*finding.remarks, f"<details><summary>How it was made</summary>\n\n{made}\n\n</details>"]
     return "\n\n".join(parts), files

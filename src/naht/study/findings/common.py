@@ -23,11 +23,14 @@ def more_or_less(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 
 def made(book: Book, part: str, *, strangers: str = "the teams of training") -> str:
+    """The command, and in a further line what it does."""
     r = book.plan.request
+    command = f"naht reproduce {r.task_name} --only {part} --seeds {r.seeds} --steps {r.run_steps} --preset {r.preset}"
+    command += f" --episodes {r.episodes}" + (f" --prey {r.prey}" if r.prey else "")
     return (
-        f"naht reproduce {r.task_name} --only {part} --seeds {r.seeds} --steps {r.run_steps} (preset {r.preset}). "
-        f"Last agents of {r.seeds} seeds, greedy, in {r.episodes} episodes with each stranger and N, the same worlds "
-        f"and seats for all methods; {strangers}. Intervals: 95 %, Student's t over seeds; differences: Welch."
+        f"{command}\nLast agents of {r.seeds} seeds, greedy, in {r.episodes} episodes with each stranger and N, the "
+        f"same worlds and seats for all methods; {strangers}. Intervals: 95 %, Student's t over seeds; differences: "
+        "Welch."
     )
 
 
