@@ -173,6 +173,8 @@ def test_ticks_are_round_numbers():
     small = [text.replace(charts.MINUS, "-") for text in svg.Axis(-0.1, 0.11).ticks(5)[1]]
     assert small == ["-0.10", "-0.05", "0.00", "0.05", "0.10"]
     assert svg.Axis(0, 2.5e6).ticks(5)[1] == ["0", "0.5M", "1.0M", "1.5M", "2.0M", "2.5M"]
+    assert svg.Axis(0, 3).ticks(9)[1] == ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5", "3.0"]
+    assert svg.Axis(0, 3, counts=True).ticks(9)[1] == ["0", "1", "2", "3"]
     assert [svg.nice_step(v) for v in (0.11, 0.2, 3, 51)] == pytest.approx([0.2, 0.2, 5, 100])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from naht.report.charts import svg
 from naht.report.charts.numbers import decimals, describe, large, number
@@ -31,6 +32,7 @@ def draw_plane(sheet: Sheet) -> tuple[str, float]:
         for place in row:
             i, panel, x = place.number, place.panel, place.x
             across, up = xs[i].on(x, x + inner), values[i].on(y + head + height, y + head)
+            across = replace(across, counts=all(x.is_integer() for x in _xs([panel])))
             parts = [svg.text(x, y + 13, panel.title, "title")] if panel.title else []
             if place.labelled:
                 parts.append(svg.text(x - left, y + 20 * titled + 9, figure.y_label, "quiet"))

@@ -145,6 +145,8 @@ class Axis:
     high: float
     start: float = 0.0
     end: float = 1.0
+    counts: bool = False
+    """Only whole numbers mean something."""
 
     def __call__(self, value: float) -> float:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
@@ -155,7 +157,7 @@ class Axis:
     def ticks(self, most: int) -> tuple[list[float], list[str]]:
         """At most about so many round numbers in the range, and how they are written."""
         for more in (1, 2, 4):  # one number alone says little
-            step = nice_step((self.high - self.low) / (more * most))
+            step = max(nice_step((self.high - self.low) / (more * most)), float(self.counts))
             first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
             values = [k * step for k in range(first, last + 1)]
             if len(values) >= 3:
