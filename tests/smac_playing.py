@@ -24,10 +24,14 @@ def per_map(*names):
     return pytest.mark.parametrize("name", params)
 
 
+DOUBTFUL = {"walk_round": True, "range_slop": 1.0, "aim_ticks": 4.0}
+"""What StarCraft II may do and we do not by default."""
+
+
 @cache
-def program(name, rules="sc2"):
+def program(name, rules="sc2", doubtful=False):
     """The environment, and its `play` of WORLDS worlds, compiled: (bits, state, actions) -> (state, time step)."""
-    env = Smac(name, rules, state_last_action=True)
+    env = Smac(name, rules, state_last_action=True, **DOUBTFUL if doubtful else {})
     return env, jax.jit(jax.vmap(worlds_last(env.play)))
 
 
@@ -102,9 +106,9 @@ POLICIES = {
 
 
 @lru_cache(maxsize=4)
-def record(name, rules="sc2", policy="random", seed=0, harmless=False):
+def record(name, rules="sc2", policy="random", seed=0, harmless=False, doubtful=False):
     """Play until every episode is over. `harmless`: enemies whose weapons never get ready."""
-    env, play = program(name, rules)
+    env, play = program(name, rules, doubtful)
     rng = np.random.default_rng(seed)
     state, ts = jax.tree.map(lambda leaf: np.repeat(leaf[None], WORLDS, axis=0), reset(name, rules))
     if harmless:

@@ -44,6 +44,8 @@ class Soldier:
     cooldown: np.float32 = single(0)
     delay: float = 0.0
     target: "Soldier | None" = None
+    engaged: "Soldier | None" = None
+    """At whom an enemy has been shooting when a tick begins."""
     # What it does in a tick:
     shooting: bool = False
     velocity: tuple[float, float] = (0.0, 0.0)
@@ -127,7 +129,8 @@ class Battle:
 
     def in_reach(self, shooter: Soldier, victim: Soldier) -> bool:
         reach = shooter.kind.range + shooter.kind.radius + victim.kind.radius
-        return self.within(distance(shooter, victim), reach)
+        slop = self.rules.range_slop if victim is shooter.engaged else 0.0
+        return self.within(distance(shooter, victim), reach + slop)
 
     # --- a step ---
 
@@ -167,6 +170,7 @@ class Battle:
         for u, order in zip(self.allies, orders, strict=True):
             u.target = order.attack if u.alive and order.attack is not None and order.attack.alive else None
         for e in self.enemies:
+            e.engaged = e.target if e.cooldown > 0 else None
             if e.alive:
                 e.target = self.choose(e)
         wishes = {}
@@ -201,6 +205,8 @@ class Battle:
                 return
             self.fire(unit, aimed_at)
             unit.cooldown = single(unit.kind.period) + single(jitter)
+        if not unit.shooting and self.rules.aim_ticks:
+            unit.cooldown = max(unit.cooldown, single(self.rules.aim_ticks + 1))
 
     def fire(self, shooter: Soldier, victim: Soldier) -> None:
         for _ in range(shooter.kind.hits):
@@ -285,6 +291,8 @@ class Battle:
                 self.shortest_way = min(self.shortest_way, length)
             moving[u] = length > 0
             u.velocity = tuple(u.kind.speed * float(w) / length for w in wish) if length > 0 else (0.0, 0.0)
+        if self.rules.walk_round:
+            self.walk_round([u for u in living if moving[u]], [u for u in living if not moving[u]])
         neighbours = {u: self.neighbours(u, living, moving) for u in living}
         for _ in range(crowding.sweeps):
             adjusted = {}
@@ -307,6 +315,30 @@ class Battle:
         while crowded := self.too_close(living):
             for u in crowded:
                 u.velocity = 0.0, 0.0
+
+    def walk_round(self, moving: list[Soldier], standing: list[Soldier]) -> None:
+        """Who is on the way to a target and has somebody standing right in front of it turns aside."""
+        for u in moving:
+            if u in self.allies and u.target is None:
+                continue
+            dx, dy = u.velocity[0] / u.kind.speed, u.velocity[1] / u.kind.speed
+            in_the_way = []
+            for other in standing:
+                px, py = float(other.x - u.x), float(other.y - u.y)
+                touching = u.kind.separation + other.kind.separation
+                along, left = px * dx + py * dy, dx * py - dy * px
+                if not self.nearer_than(hypot(px, py), touching + 0.25):
+                    continue
+                self.closest_call = min(self.closest_call, abs(along))
+                if along > 0 and self.nearer_than(abs(left), touching):
+                    in_the_way.append(left)
+            if not in_the_way:
+                continue
+            lean = sum(in_the_way)
+            self.closest_call = min(self.closest_call, abs(abs(lean) - 1e-3))
+            to_the_left = lean < 0 if abs(lean) > 1e-3 else self.everybody.index(u) % 2 == 0
+            vx, vy = u.velocity
+            u.velocity = (-vy, vx) if to_the_left else (vy, -vx)
 
     def too_close(self, living: list[Soldier]) -> list[Soldier]:
         """Those on their way who would come closer to somebody than the rules allow and than they are."""

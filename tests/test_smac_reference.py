@@ -36,7 +36,7 @@ def compare(episodes, worlds):
     compared with by less than 1e-5, or a unit was closer than 1e-3 to where it wanted to go.
     """
     env, steps, undecided = episodes.env, 0, 0
-    battle = reference.Battle(env.layout, RULES[env.rules])
+    battle = reference.Battle(env.layout, env.battle.rules)
     for w in range(worlds):
         for t in range(episodes.lengths[w]):
             before, after = at(episodes.states.units, t, w), at(episodes.states.units, t + 1, w)
@@ -72,6 +72,17 @@ def test_every_step_is_that_of_the_reference(name, rules):
         print(f"{name} {rules} {policy}: {steps} steps, rounding decided in {undecided}")
         assert steps > 10 * worlds
         assert undecided <= max(1, steps / 200)
+
+
+@pytest.mark.parametrize("name", ["5v6", "3s5z"])
+def test_so_is_every_step_by_the_doubtful_rules(name):
+    plain, doubtful = (record(name, policy="attack", doubtful=d) for d in (False, True))
+    assert not np.array_equal(plain.states.units.x[:20], doubtful.states.units.x[:20])
+    for policy, worlds in (("random", 2), ("attack", 3)):
+        steps, undecided = compare(record(name, policy=policy, doubtful=True), worlds)
+        print(f"{name} {policy}: {steps} steps, rounding decided in {undecided}")
+        assert steps > 10 * worlds
+        assert undecided <= max(1, steps / 50)
 
 
 @per_map("3m", *NAMES)

@@ -21,6 +21,8 @@ from naht.envs.smac.rules import SCAN_RANGE, SHIELD_DELAY, SHIELD_RECOVERY, Rule
 
 FAR_AWAY = 1e9
 NOBODY = -1
+IN_FRONT = 0.25
+"""How much room between two units still counts as one standing right in front of the other."""
 
 
 class Units(NamedTuple):
@@ -200,6 +202,9 @@ class Battle:
         distance = jnp.sqrt(dx * dx + dy * dy)
         radii = ally.radius + enemy.radius
         in_reach, in_their_reach = distance <= ally.range + radii, distance <= enemy.range + radii
+        if self.rules.range_slop:
+            engaged = (units.target == np.arange(a)[:, None, None]) & (units.cooldown[a:] > 0)
+            in_their_reach |= engaged & (distance <= enemy.range + radii + self.rules.range_slop)
         able = alive[:a, None] & alive[None, a:]
         aim = orders.aim & able
         noticed = able & self.notices(units, aim, aim & in_reach, distance)
@@ -213,7 +218,11 @@ class Battle:
         length = jnp.sqrt(goal_x * goal_x + goal_y * goal_y)
         moving = alive & ~shooting & (length > 0)
         pace = jnp.where(moving, self.each("speed") / jnp.maximum(length, 1e-9), 0.0)
-        x, y = self.move(units, goal_x * pace, goal_y * pace, moving, alive)
+        vx, vy = goal_x * pace, goal_y * pace
+        if self.rules.walk_round:
+            pursuing = moving & jnp.concatenate([aim.any(1), jnp.ones_like(alive[a:])])
+            vx, vy = self.walk_round(units, vx, vy, pursuing, alive & ~moving)
+        x, y = self.move(units, vx, vy, moving, alive)
 
         units = units._replace(x=x, y=y, target=target)
         return self.fight(units, aim, after, shooting, chance)
@@ -253,6 +262,22 @@ class Battle:
         to_ally = jnp.where(after, -apart, 0.0).sum(0)
         enemies = jnp.where(after.any(0), to_ally, march - at[a:])
         return jnp.concatenate([allies, enemies])
+
+    def walk_round(self, units: Units, vx: Array, vy: Array, pursuing: Array, standing: Array) -> tuple[Array, Array]:
+        """Wanted velocities [N, B]. Those pursuing [N, B] with others standing [N, B] right in front of them turn by a
+        right angle, away from these; if they are straight ahead, even numbers turn to the left, odd to the right."""
+        speed, separation = self.each("speed"), self.each("separation")
+        ahead_x, ahead_y = (vx / speed)[:, None], (vy / speed)[:, None]
+        px, py = units.x - units.x[:, None], units.y - units.y[:, None]  # [N, N, B]: the second as seen from the first
+        touching = separation[:, None] + separation
+        along, left = px * ahead_x + py * ahead_y, py * ahead_x - px * ahead_y
+        close = px * px + py * py < (touching + IN_FRONT) ** 2
+        in_the_way = standing & close & (along > 0) & (jnp.abs(left) < touching)
+        lean = jnp.where(in_the_way, left, 0.0).sum(1)
+        even = np.where(np.arange(len(units.x)) % 2 == 0, 1.0, -1.0)[:, None]
+        side = jnp.where(jnp.abs(lean) > 1e-3, -jnp.sign(lean), even)  # 1: to the left
+        turned = pursuing & in_the_way.any(1)
+        return jnp.where(turned, -side * vy, vx), jnp.where(turned, side * vx, vy)
 
     def move(self, units: Units, vx: Array, vy: Array, moving: Array, alive: Array) -> tuple[Array, Array]:
         """New positions for wanted velocities [N, B]. Nobody runs into anybody; who stands is not pushed."""
@@ -334,6 +359,8 @@ class Battle:
             return ready & can
 
         fires = _settled(who_fires, ready)
+        if self.rules.aim_ticks:
+            cooldown = jnp.where(shooting, cooldown, jnp.maximum(cooldown, self.rules.aim_ticks + 1.0))
 
         health_e, shield_e, delay_e, mended = ours.strike(fires[allies])
         health_a, shield_a, delay_a, _ = theirs.strike(fires[enemies])

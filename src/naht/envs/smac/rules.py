@@ -104,6 +104,12 @@ class Rules:
     """Enemies this near to one that is being shot at, from its centre to their edge, notice the shooter as well."""
     numbered_by_place: bool
     """Allies are numbered by x, then y, of where they start. Otherwise in the order in which they are put down."""
+    walk_round: bool = False
+    """Units on their way to a target go round those that stand in the way."""
+    range_slop: float = 0.0
+    """An enemy that has fired hits its target until that is this much beyond the range of its weapon."""
+    aim_ticks: float = 0.0
+    """How long a unit that was not shooting stands before it fires."""
 
 
 def _unit(period: float, speed: float, cooldown_scale: float | None = None, **numbers: Any) -> Unit:

@@ -80,6 +80,12 @@ class Smac:
     """Where the range begins in which enemies notice agents; default: as the rules have it (sc2: edge)."""
     help_radius: NotNegative | None = None
     """Enemies this near to one that is shot at turn on the shooter, 0: none; default: as the rules (sc2: 4)."""
+    walk_round: bool = False
+    """Units on their way to a target go round those that stand in the way, rather than wait."""
+    range_slop: NotNegative = 0.0
+    """An enemy that has fired hits its target until that is this much beyond the range of its weapon."""
+    aim_ticks: NotNegative = 0.0
+    """Game loops that a unit that was not shooting stands before it fires; a step has 8."""
     state_last_action: bool = False
     """Put everybody's last action into the global state, as SMAC does by default and the paper does not."""
 
@@ -94,7 +100,8 @@ class Smac:
 
     @property
     def _rules(self) -> Rules:
-        own: dict[str, Any] = {"scan_from": self.scan_from, "help_radius": self.help_radius}
+        names = ("scan_from", "help_radius", "walk_round", "range_slop", "aim_ticks")
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
         return replace(RULES[self.rules], **{name: value for name, value in own.items() if value is not None})
 
     @cached_property

@@ -95,8 +95,23 @@ def curves(book: Book) -> Finding:
         ),
         tuple(verdicts),
         made(book, "curves") + " Naive MARL: teams of seeds 1 to 4, which are not among the strangers.",
-        reasons(book),
+        (*_at_the_end(book), *reasons(book)),
     )
+
+
+def _at_the_end(book: Book) -> tuple[str, ...]:
+    """Have the curves told their story? Nothing where there are too few tests to say so."""
+    rises = []
+    for m in BOTH:
+        rise = []
+        for s in book.seeds:
+            tests = [row["test/return"] for row in book.rows(book.plan.training(m, s), "tests.csv.gz")]
+            fifth = len(tests) // 5
+            if not fifth:
+                return ()
+            rise.append(np.mean(tests[-fifth:]) - np.mean(tests[-2 * fifth : -fifth]))
+        rises.append(f"{np.mean(rise):+.1f} for {label(m)}")
+    return (f"Change of the tests from the fourth to the last fifth of training: {' and '.join(rises)}.",)
 
 
 def reasons(book: Book) -> tuple[str, ...]:
