@@ -228,10 +228,10 @@ def ucd(book: Book) -> Finding:
     methods = ("poam", "poam-no-ucd", "ippo-naht", "ippo-naht-no-ucd")
     scores = {m: book.trials(m) for m in methods}
     verdicts = tuple(higher(f"UCD helps {label(m)}", scores[m], scores[f"{m}-no-ucd"], question="Q3") for m in BOTH)
-    answer = "; ".join(
-        f"{label(m)} earns {np.mean(scores[m]):.1f} with and {np.mean(scores[f'{m}-no-ucd']):.1f} without them"
-        for m in BOTH
+    earned = " and ".join(
+        f"{label(m)} earns {np.mean(scores[m]):.1f} instead of {np.mean(scores[f'{m}-no-ucd']):.1f}" for m in BOTH
     )
+    answer = f"With a critic that also learns from the strangers' data (UCD), {earned}"
     return Finding(
         "ucd",
         "Do the strangers' data help the critic?",
