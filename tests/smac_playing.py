@@ -24,14 +24,15 @@ def per_map(*names):
     return pytest.mark.parametrize("name", params)
 
 
-DOUBTFUL = {"walk_round": True, "range_slop": 1.0, "aim_ticks": 4.0}
-"""What StarCraft II may do and we do not by default."""
+DOUBTFUL = (("walk_round", True), ("range_slop", 1.0), ("aim_ticks", 4.0))
+"""Settings of what StarCraft II may do and we do not by default."""
+SMACLITES_ENEMIES = (("scan_from", "centre"), ("help_radius", 0.0))
 
 
 @cache
-def program(name, rules="sc2", doubtful=False):
+def program(name, rules="sc2", settings=()):
     """The environment, and its `play` of WORLDS worlds, compiled: (bits, state, actions) -> (state, time step)."""
-    env = Smac(name, rules, state_last_action=True, **DOUBTFUL if doubtful else {})
+    env = Smac(name, rules, state_last_action=True, **dict(settings))
     return env, jax.jit(jax.vmap(worlds_last(env.play)))
 
 
@@ -106,9 +107,9 @@ POLICIES = {
 
 
 @lru_cache(maxsize=4)
-def record(name, rules="sc2", policy="random", seed=0, harmless=False, doubtful=False):
+def record(name, rules="sc2", policy="random", seed=0, harmless=False, settings=()):
     """Play until every episode is over. `harmless`: enemies whose weapons never get ready."""
-    env, play = program(name, rules, doubtful)
+    env, play = program(name, rules, settings)
     rng = np.random.default_rng(seed)
     state, ts = jax.tree.map(lambda leaf: np.repeat(leaf[None], WORLDS, axis=0), reset(name, rules))
     if harmless:

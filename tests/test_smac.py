@@ -19,6 +19,7 @@ from naht.errors import NahtError
 from smac_playing import (
     MARINE_MAPS,
     NAMES,
+    SMACLITES_ENEMIES,
     WORLDS,
     at,
     per_map,
@@ -468,8 +469,8 @@ def test_winning_is_worth_20(name, rules):
 
 @pytest.mark.xdist_group("smac-3m")
 def test_winning_a_real_battle_is_worth_20():
-    episodes = record("3m", policy="attack")
-    assert 0.2 < episodes.won.mean() < 0.95
+    episodes = record("3m", policy="attack", settings=SMACLITES_ENEMIES)
+    assert 0.2 < episodes.won.mean() < 0.8
     np.testing.assert_allclose(episodes.returns[episodes.won], 20, atol=1e-4)
     assert (episodes.returns[~episodes.won] < 20 - 200 / Smac("3m").reward_scale).all()
     check_promises(episodes)

@@ -16,7 +16,7 @@ from naht.envs.smac.battle import NOBODY, Battle, Chance, Units
 from naht.envs.smac.maps import MAPS, Map
 from naht.envs.smac.rules import RULES
 from naht.envs.smac.task import Smac
-from smac_playing import NAMES, assert_same_situation, at, per_map, put, record, reset, take
+from smac_playing import DOUBTFUL, NAMES, assert_same_situation, at, per_map, put, record, reset, take
 
 pytestmark = pytest.mark.runs_much
 
@@ -76,10 +76,10 @@ def test_every_step_is_that_of_the_reference(name, rules):
 
 @pytest.mark.parametrize("name", ["5v6", "3s5z"])
 def test_so_is_every_step_by_the_doubtful_rules(name):
-    plain, doubtful = (record(name, policy="attack", doubtful=d) for d in (False, True))
+    plain, doubtful = (record(name, policy="attack", settings=s) for s in ((), DOUBTFUL))
     assert not np.array_equal(plain.states.units.x[:20], doubtful.states.units.x[:20])
     for policy, worlds in (("random", 2), ("attack", 3)):
-        steps, undecided = compare(record(name, policy=policy, doubtful=True), worlds)
+        steps, undecided = compare(record(name, policy=policy, settings=DOUBTFUL), worlds)
         print(f"{name} {policy}: {steps} steps, rounding decided in {undecided}")
         assert steps > 10 * worlds
         assert undecided <= max(1, steps / 50)
