@@ -42,7 +42,7 @@ from naht.devices import AXIS, SHARED, SPLIT, own_key, place, spread  # noqa: E4
 from naht.envs.base import Environment  # noqa: E402
 from naht.envs.predator_prey import PredatorPrey  # noqa: E402
 from naht.envs.prey import Prey  # noqa: E402
-from naht.learning.learner import Learner, make_learner  # noqa: E402
+from naht.learning.learner import Circumstances, Learner  # noqa: E402
 from naht.learning.ppo import PPO  # noqa: E402
 from naht.pieces import decided  # noqa: E402
 from naht.training.config import Preset  # noqa: E402
@@ -119,7 +119,7 @@ class Job:
     def learner(self) -> Learner:
         spec = self.config.task.spec
         share = team_sampler(spec.num_agents, self.teams, self.config.teams.num_controlled).controlled_share
-        return make_learner(spec, self.config.algorithm, self.devices, decided(self.config.pieces), share)
+        return self.config.algorithm.learner(spec, Circumstances(self.devices, decided(self.config.pieces), share))
 
     @property
     def steps(self) -> int:

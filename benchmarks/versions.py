@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +33,21 @@ def serve(task: str, algorithm: str, preset: str, devices: int, changes: dict[st
     from naht import Member, Population, run_config, team_sampler
     from naht.agents.recurrent import RecurrentPolicy
     from naht.devices import SHARED, place
-    from naht.learning.learner import make_learner
     from naht.training.trainer import Trainer
 
     config: Any = run_config(task, algorithm, preset)  # type: ignore[arg-type]
     spec, policy = config.task.spec, RecurrentPolicy(config.task.spec)
     crowd = Population([Member(f"team{i}", policy, policy.init(jax.random.key(i))) for i in range(5)])
     sampler = team_sampler(spec.num_agents, 5, config.teams.num_controlled)
-    hints = {"share": getattr(sampler, "controlled_share", None)}  # of versions that take it
-    hints = {name: value for name, value in hints.items() if name in signature(make_learner).parameters}
-    learner = make_learner(spec, replace(config.algorithm, **changes), devices, **hints)
+    algorithm = replace(config.algorithm, **changes)
+    try:
+        from naht.learning.learner import Circumstances
+
+        learner = algorithm.learner(spec, Circumstances(devices, share=sampler.controlled_share))
+    except ImportError:  # before 0.10
+        from naht.learning.learner import make_learner
+
+        learner = make_learner(spec, algorithm, devices, share=sampler.controlled_share)
     trainer = Trainer(config.task, learner, sampler, crowd.roster, 1000, 512, devices)
     theirs, state = place(crowd.params, devices, SHARED), trainer.init(jax.random.key(0))
     state, _ = jax.block_until_ready(trainer.step(state, theirs))

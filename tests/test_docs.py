@@ -162,8 +162,8 @@ def strange_names(words: list[str], settings: object) -> list[str]:
     """
     from naht.agents.scripted import make_bot
     from naht.agents.zoo import ZOO, find_agents
-    from naht.envs.registry import TASKS, make_env
-    from naht.training.config import ALGORITHMS
+    from naht.learning.algorithms import ALGORITHMS
+    from naht.tasks import TASKS, make_env
 
     parts = {part for word in words for part in word.split("/")}
     tasks = [task for task in TASKS if task in parts] or list(TASKS)
@@ -240,11 +240,11 @@ def test_command(quote, refusal, capsys):
 
 def places_for_flags() -> list[str]:
     """Training of every kind of task by every learner, and all documented commands that begin differently."""
-    from naht.envs.registry import TASKS, make_env
-    from naht.training.config import ALGORITHMS
+    from naht.learning.algorithms import ALGORITHMS
+    from naht.tasks import TASKS, make_env
 
     tasks = {type(make_env(name)): name for name in TASKS}
-    learners = {algorithm.learner: name for name, algorithm in ALGORITHMS.items()}
+    learners = {algorithm.settings: name for name, algorithm in ALGORITHMS.items()}
     runs = [f"naht train {task} {algorithm}" for algorithm in learners.values() for task in tasks.values()]
     documented = {tuple(quote.text.split()[:3]): quote.text for quote in NAHT if quote.whole}
     return runs + [text for text in documented.values() if not text.startswith("naht train ")]

@@ -10,7 +10,7 @@ import pytest
 
 from naht import NahtError, check_environment, make_env
 from naht.envs.bit_game import BitGame
-from naht.envs.registry import TASKS
+from naht.tasks import TASKS
 from probes import Recall, Rough
 
 LARGE = ("8v9", "10v11")

@@ -12,20 +12,19 @@ from naht.agents.networks import NetworkConfig
 from naht.agents.policy import pick
 from naht.agents.scripted import Bernoulli
 from naht.agents.teammate_model import ModelConfig
-from naht.learning.learner import make_learner
+from naht.learning.algorithms import ALGORITHMS
 from naht.learning.ppo import PPOConfig
 from naht.learning.value_based import ValueConfig
 from naht.teams.population import Roster
-from naht.training.config import ALGORITHMS
 from probes import Mortal, prepare
 
 ENV, GAMMA = Mortal(), 0.9
 SMALL = {
-    "ppo": PPOConfig(
+    PPOConfig: PPOConfig(
         num_envs=16, epochs=4, lr=3e-3, gamma=GAMMA, standardise_rewards="no",
         network=NetworkConfig(hidden=16), model=ModelConfig(8, 4), model_epochs=1,
     ),
-    "value": ValueConfig(
+    ValueConfig: ValueConfig(
         num_envs=16, capacity=64, batch=32, lr=3e-3, gamma=GAMMA, standardise_rewards="no",
         target_every=20, epsilon_steps=2000, network=NetworkConfig(hidden=16, layers=1, input_norm=False),
         mixing_width=8, mixing_hidden=16,
@@ -48,11 +47,11 @@ def q_values(learner, state, tr):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.runs_much] * (a.learner == "value")) for name, a in ALGORITHMS.items()],
+    [pytest.param(name, marks=[pytest.mark.runs_much] * (a.settings is ValueConfig)) for name, a in ALGORITHMS.items()],
 )
 def test_values_before_and_after_a_death_are_the_known_ones(name):
     algorithm = ALGORITHMS[name]
-    learner = make_learner(ENV.spec, replace(SMALL[algorithm.learner], **algorithm.settings))
+    learner = replace(SMALL[algorithm.settings], **algorithm.identity).learner(ENV.spec)
     alone = algorithm.num_controlled == "all"
     theirs = Population([] if alone else [Member("bot", Bernoulli(0.5))])
     ours = Roster(("ours",), (learner.policy,), (False,))

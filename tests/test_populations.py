@@ -25,8 +25,8 @@ from naht.agents.zoo import agents_in, find_agents
 from naht.cli import main
 from naht.envs.base import task_hash
 from naht.evaluation.crossplay import CrossPlay, cross_play, play_meetings, self_play
-from naht.experiments import populations
 from naht.experiments.populations import PopulationRecipe, build, export, rounding_changes
+from naht.learning.algorithms import self_play_algorithms
 from naht.report.curves import GreedyTests, find_tests, plot_tests
 from naht.storage import digest, read_arrays
 
@@ -442,6 +442,6 @@ def test_a_policy_of_your_own_can_be_registered():
 
 
 def test_recipes_are_checked_before_any_work(tmp_path):
-    assert populations.SELF_PLAY == ("ippo", "mappo", "iql", "vdn", "qmix")
+    assert self_play_algorithms() == ("ippo", "mappo", "iql", "vdn", "qmix")
     with pytest.raises(NahtError, match="episodes is 0"):
         recipe(tmp_path, episodes=0)

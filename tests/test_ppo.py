@@ -13,7 +13,6 @@ from naht.agents.networks import NetworkConfig
 from naht.agents.policy import masked_log_probs, pick
 from naht.agents.recurrent import told_columns
 from naht.agents.scripted import Bernoulli
-from naht.learning.learner import make_learner
 from naht.learning.minibatches import chunked_gradient, draw_minibatches, filled, map_rows
 from naht.learning.optimisation import as_vector
 from naht.learning.ppo import PPO, PPOConfig
@@ -324,7 +323,7 @@ def test_a_recurrent_team_learns_to_remember(memory, central):
         num_envs=64, epochs=4, minibatches=2, lr=3e-3, entropy=0.01, modelling=False, network=NetworkConfig(hidden=16),
         actor_memory=memory, central_critic=central,
     )  # fmt: skip
-    learner = make_learner(env.spec, config)
+    learner = config.learner(env.spec)
     arena = Arena(env, team_sampler(2, 0, "all"), Roster(("us",), (learner.policy,), (False,)), Roster((), (), ()), 64)
 
     @jax.jit

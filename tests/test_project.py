@@ -11,6 +11,7 @@ PACKAGE = ROOT / "src" / "naht"
 
 LAYERS = [
     {"version", "errors", "terminal"},
+    {"plugins"},
     {"config", "cache", "runtime"},
     {"storage", "devices", "pieces"},
     {"envs"},
@@ -18,7 +19,7 @@ LAYERS = [
     {"teams"},
     {"rollout"},
     {"learning"},
-    {"evaluation"},
+    {"evaluation", "tasks"},
     {"training"},
     {"report"},
     {"experiments", "study", "doctor"},

@@ -29,8 +29,9 @@ from naht import (
 from naht.cli import main
 from naht.commands.training import print_finished
 from naht.envs.bit_game import BitGame
+from naht.learning.algorithms import ALGORITHMS
 from naht.storage import read_arrays, tree_like
-from naht.training.config import ALGORITHMS, PRESETS
+from naht.tasks import TASKS
 from naht.training.parallel import Job, run_all
 from naht.training.trainer import Trainer, TrainState, make_trainer
 from probes import FILES, Stop, fingerprint, shrunk, small, stop_at
@@ -236,7 +237,7 @@ def test_stopping_several_runs_saves_them_all(tmp_path):
         assert "stopped and saved" in (folder / "progress.log").read_text()
 
 
-@pytest.mark.parametrize("task", PRESETS)
+@pytest.mark.parametrize("task", TASKS)
 def test_every_algorithm_fits_every_task(task):
     """The real settings: a whole training step is put together, though not compiled, which would take a minute each."""
     for algorithm in ALGORITHMS if task == "bit-game" else ("poam", "qmix"):
@@ -288,7 +289,7 @@ def test_presets_are_settings_not_copies():
     assert poam.algorithm == aht.algorithm
     assert (poam.teams.num_controlled, aht.teams.num_controlled) == ("uniform", 1)
     for name in ALGORITHMS:
-        for preset in PRESETS["bit-game"]:
+        for preset in TASKS["bit-game"].presets:
             make_trainer(run_config("bit-game", name, preset))
     released = run_config("bit-game", "ippo-naht", "released").algorithm
     assert (released.actor_memory, released.critic_memory) == ("stored", "stored")

@@ -10,8 +10,9 @@ from naht.agents.zoo import find_agents, zoo_folder, zoo_tasks
 from naht.cli import main
 from naht.commands.populations import markdown
 from naht.envs.base import task_hash
-from naht.experiments.populations import SELF_PLAY, verify
+from naht.experiments.populations import verify
 from naht.storage import read_arrays
+from naht.study.plan import NAIVE
 
 ENV = make_env("mpe-pp")
 DOCS = Path(__file__).parent.parent / "docs"
@@ -24,7 +25,7 @@ def zoo():
 
 def test_five_algorithms_with_five_seeds(zoo):
     assert zoo_tasks() == ["mpe-pp"]
-    assert [agent.name for agent in zoo] == [f"{name}-seed{seed}" for name in sorted(SELF_PLAY) for seed in range(5)]
+    assert [agent.name for agent in zoo] == [f"{name}-seed{seed}" for name in sorted(NAIVE) for seed in range(5)]
     for agent in zoo:
         assert agent.spec == ENV.spec
         assert agent.card["task_hash"] == task_hash(ENV)
@@ -50,7 +51,7 @@ def test_members_are_found_by_short_names():
     assert names == [*[f"vdn-seed{seed}" for seed in range(5)], "iql-seed3", "pincer"]
     assert len(load_members(["zoo"], ENV.spec)) == 25
     one_each = [member.name for member in load_members(["zoo/seed2"], ENV.spec)]
-    assert one_each == [f"{name}-seed2" for name in sorted(SELF_PLAY)]
+    assert one_each == [f"{name}-seed2" for name in sorted(NAIVE)]
     with pytest.raises(NahtError, match=r"unknown agent of the zoo for mpe-pp 'vdm': did you mean vdn\\?"):
         load_members(["zoo/vdm"], ENV.spec)
     with pytest.raises(NahtError, match=r"unknown task of the zoo 'bit-game'"):

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from naht.agents.scripted import register_teammate
     from naht.envs.base import Environment, EnvSpec, TimeStep
     from naht.envs.conformance import check_environment
-    from naht.envs.registry import make_env
     from naht.evaluation.comparison import Difference, compare, compare_rows
     from naht.evaluation.play import EpisodeRow, evaluate_mn, evaluate_sampler
     from naht.evaluation.statistics import bootstrap_iqm, mean_interval
+    from naht.learning.algorithms import Algorithm, register_algorithm
+    from naht.learning.learner import Circumstances, Learner, LearnerSettings
     from naht.report.replay import Replay, draw_frame, record, save_replay
     from naht.rollout import Arena, Trajectory
+    from naht.tasks import Defaults, Task, make_env, register_task
     from naht.teams.population import Member, Population, load_members
     from naht.teams.sampler import Selection, Team, TeamSampler, team_sampler
     from naht.training.config import RunConfig, run_config
@@ -38,12 +40,14 @@ _HOMES = {
     "naht.agents.scripted": ("register_teammate",),
     "naht.envs.base": ("EnvSpec", "Environment", "TimeStep"),
     "naht.envs.conformance": ("check_environment",),
-    "naht.envs.registry": ("make_env",),
     "naht.evaluation.comparison": ("Difference", "compare", "compare_rows"),
     "naht.evaluation.play": ("EpisodeRow", "evaluate_mn", "evaluate_sampler"),
     "naht.evaluation.statistics": ("bootstrap_iqm", "mean_interval"),
+    "naht.learning.algorithms": ("Algorithm", "register_algorithm"),
+    "naht.learning.learner": ("Circumstances", "Learner", "LearnerSettings"),
     "naht.report.replay": ("Replay", "draw_frame", "record", "save_replay"),
     "naht.rollout": ("Arena", "Trajectory"),
+    "naht.tasks": ("Defaults", "Task", "make_env", "register_task"),
     "naht.teams.population": ("Member", "Population", "load_members"),
     "naht.teams.sampler": ("Selection", "Team", "TeamSampler", "team_sampler"),
     "naht.training.config": ("RunConfig", "run_config"),
@@ -52,11 +56,16 @@ _HOMES = {
 
 __all__ = [
     "Agent",
+    "Algorithm",
     "Arena",
+    "Circumstances",
+    "Defaults",
     "Difference",
     "EnvSpec",
     "Environment",
     "EpisodeRow",
+    "Learner",
+    "LearnerSettings",
     "Member",
     "NahtError",
     "Percept",
@@ -66,6 +75,7 @@ __all__ = [
     "RunConfig",
     "Selection",
     "Situation",
+    "Task",
     "Team",
     "TeamSampler",
     "TimeStep",
@@ -85,6 +95,8 @@ __all__ = [
     "mean_interval",
     "read_metrics",
     "record",
+    "register_algorithm",
+    "register_task",
     "register_teammate",
     "resume",
     "run_config",

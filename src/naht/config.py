@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from naht.errors import NahtError, require, short, unknown
+from naht.plugins import load_offered
 
 T = TypeVar("T", bound=type)
 
@@ -204,6 +205,7 @@ def decode(data: Any) -> Any:
         return tuple(decode(v) for v in data)
     if not isinstance(data, dict):
         return data
+    load_offered()  # installed packages have settings of their own
     name = data.get("type")
     if not isinstance(name, str) or name not in _TYPES:
         raise unknown("type of setting", name, _TYPES)

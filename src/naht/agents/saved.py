@@ -14,8 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+# Files name the classes that these register.
 import naht.agents.value
-import naht.envs.registry  # noqa: F401 (files name the classes that are registered there)
+import naht.envs.bit_game
+import naht.envs.predator_prey
+import naht.envs.smac.task  # noqa: F401
 from naht.agents.policy import NO_ACTION, Percept, Policy
 from naht.agents.recurrent import RecurrentPolicy
 from naht.config import decode, encode, is_number

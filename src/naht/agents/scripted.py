@@ -25,6 +25,7 @@ from naht.envs.smac.rules import RULES
 from naht.envs.smac.task import DIRECTIONS as DIRECTIONS_ON_MAP
 from naht.envs.smac.task import FIRST_ATTACK, FIRST_MOVE, NO_OP, STOP
 from naht.errors import NahtError, require, unknown
+from naht.plugins import Registry
 
 
 def _say_one(probability: Array, percept: Percept, key: Array) -> tuple[Array, Array]:
@@ -354,22 +355,45 @@ BOTS: dict[str, dict[str, Bot]] = {
 """Scripted teammates by task and name."""
 
 
+@dataclass(frozen=True)
+class Teammate:
+    """A teammate that does not come with us: a Python function, or a policy, for one task."""
+
+    player: Function | Policy
+    """A function takes a `naht.Situation` and returns an action, or an action and its memory."""
+    task: str
+    memory: int = 0
+    """Numbers that a function remembers."""
+
+    def bot(self, name: str) -> Bot:
+        """As it is listed."""
+
+        def make(spec: EnvSpec) -> Policy:
+            if hasattr(self.player, "initial_memory"):
+                return cast(Policy, self.player)
+            return python_policy(name, self.player, spec, self.memory)
+
+        return Bot((self.player.__doc__ or "added by the user").strip().splitlines()[0], make)
+
+
+OFFERED = Registry("teammate", Teammate, "naht.teammates", {})
+"""Those of installed packages."""
+
+
 def register_teammate(name: str, player: Function | Policy, *, task: str, memory: int = 0) -> None:
     """Make a Python function, or a policy of your own, a teammate on a task, under a name.
 
     A function takes a `naht.Situation` and returns an action, or an action and its memory of `memory` numbers.
     """
-    bots = BOTS.setdefault(task, {})
-    require(name not in bots, f"there is a teammate '{name}' for {task} already")
+    require(name not in bots_of(task), f"there is a teammate '{name}' for {task} already")
     require(not {":", "/"} & set(name), f"teammate '{name}': a name has no colon and no slash")
-    description = (player.__doc__ or "registered by the user").strip().splitlines()[0]
+    BOTS.setdefault(task, {})[name] = Teammate(player, task, memory).bot(name)
 
-    def make(spec: EnvSpec) -> Policy:
-        if hasattr(player, "initial_memory"):
-            return cast(Policy, player)
-        return python_policy(name, player, spec, memory)
 
-    bots[name] = Bot(description, make)
+def bots_of(task: str) -> dict[str, Bot]:
+    """The scripted teammates of a task by name: ours, registered ones, those of installed packages."""
+    offered = {name: teammate.bot(name) for name, teammate in OFFERED.items() if teammate.task == task}
+    return offered | BOTS.get(task, {})
 
 
 def make_bot(text: str, spec: EnvSpec) -> Policy:
@@ -380,9 +404,11 @@ def make_bot(text: str, spec: EnvSpec) -> Policy:
     if names_file(text):
         return policy_in_file(text, spec)
     name, _, numbers = text.partition(":")
-    bots = BOTS.get(spec.name, {})
+    bots = bots_of(spec.name)
     if name not in bots:
-        raise unknown(f"teammate for {spec.name}", name, [*bots, "a saved agent", "zoo", "FILE.py:FUNCTION"])
+        raise OFFERED.broken.get(name) or unknown(
+            f"teammate for {spec.name}", name, [*bots, "a saved agent", "zoo", "FILE.py:FUNCTION"]
+        )
     try:
         return bots[name].make(spec, *[float(n) if "." in n else int(n) for n in numbers.split(",") if n])
     except (TypeError, ValueError) as e:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, cast
 
@@ -14,13 +14,14 @@ from rich.table import Table
 from naht.agents.saved import Agent, load_agent
 from naht.agents.zoo import zoo_tasks
 from naht.commands.parsing import agent_files, leading_names, parse, said_return, said_steps
-from naht.envs.registry import task as task_entry
 from naht.errors import require, unknown
 from naht.experiments import populations
-from naht.experiments.populations import SELF_PLAY, PopulationRecipe
+from naht.experiments.populations import PopulationRecipe
+from naht.learning.algorithms import self_play_algorithms
 from naht.storage import check_output, read_arrays
+from naht.tasks import Preset, make_env
 from naht.terminal import terminal
-from naht.training.config import Preset, TaskT
+from naht.training.config import TaskT
 from naht.training.progress import Display
 
 HELP = """usage: naht population build|list|show|export|verify ...
@@ -54,7 +55,7 @@ class Build(Generic[TaskT]):
 
     task: TaskT
     """The environment and its settings."""
-    algorithms: tuple[str, ...] = SELF_PLAY
+    algorithms: tuple[str, ...] = field(default_factory=self_play_algorithms)
     """Who trains them."""
     seeds: int = 5
     """Teams per algorithm."""
@@ -76,7 +77,7 @@ class Build(Generic[TaskT]):
 
 def build(args: Sequence[str]) -> None:
     (name,), rest = leading_names(args, ("TASK",), f"usage: naht population build TASK [OPTIONS]\n\n{HELP}")
-    env = task_entry(name).make()
+    env = make_env(name)
     kind = cast(Any, Build)[type(env)]  # the flags of this very task
     chosen: Build = parse(kind, f"population build {name}", rest, default=kind(task=env))
     recipe = PopulationRecipe(

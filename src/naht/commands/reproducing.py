@@ -31,8 +31,8 @@ from naht.study.overview import clock, show, survey
 from naht.study.plan import Plan, Request, plan_of
 from naht.study.story import REQUEST, content_of, plan_in, studies_in, write_findings
 from naht.study.works import Training
+from naht.tasks import Preset
 from naht.terminal import terminal
-from naht.training.config import Preset
 from naht.training.crew import Ended, News
 from naht.training.folder import is_finished, is_run, read_config
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from naht.agents.saved import load_agent
-from naht.agents.scripted import BOTS
+from naht.agents.scripted import BOTS, OFFERED, bots_of
 from naht.agents.zoo import ZOO, find_agents, zoo_tasks
 from naht.commands.parsing import leading_names, parse, said_return, said_steps
 from naht.doctor import examine
-from naht.envs.registry import TASKS
 from naht.errors import NahtError, unknown
 from naht.experiments.prey import PreyRecipe
 from naht.experiments.prey import train_prey as make_prey
+from naht.learning.algorithms import ALGORITHMS
+from naht.plugins import Registry
+from naht.tasks import TASKS
 from naht.terminal import terminal
-from naht.training.config import ALGORITHMS
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ def list_(args: Sequence[str]) -> None:
             table.add_row(name, algorithm.description)
     else:
         table = Table("agent", "task", "what it is")
-        for task_name, bots in BOTS.items():
-            for name, bot in bots.items():
+        for task_name in {**BOTS, **{teammate.task: () for teammate in OFFERED.values()}}:
+            for name, bot in bots_of(task_name).items():
                 table.add_row(name, task_name, f"scripted: {bot.description}")
         for task_name in zoo_tasks():
             for name, returns in _zoo_returns(task_name).items():
@@ -65,6 +68,9 @@ def list_(args: Sequence[str]) -> None:
             table.add_row(str(path.parent), agent.spec.name, facts)
     table.box, table.header_style = None, "bold"
     terminal().print(table)
+    tables: dict[str, Registry[Any]] = {"tasks": TASKS, "algorithms": ALGORITHMS, "agents": OFFERED}
+    for problem in tables[kind].broken.values():
+        terminal().print(f"[red]{escape(str(problem))}", soft_wrap=True)
 
 
 def _zoo_returns(task_name: str) -> dict[str, list[float]]:

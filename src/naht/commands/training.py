@@ -13,8 +13,9 @@ from rich.table import Table
 from naht.agents.saved import load_agent
 from naht.commands.parsing import leading_names, parse, said_return, take_flag
 from naht.errors import NahtError
+from naht.tasks import Preset
 from naht.terminal import terminal
-from naht.training.config import Preset, RunConfig, TaskT, run_config
+from naht.training.config import AlgorithmT, RunConfig, TaskT, run_config
 from naht.training.folder import is_run, read_config, run_folder
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
@@ -35,10 +36,10 @@ default and meaning, by for instance `naht train bit-game poam --help`."""
 
 
 @dataclass(frozen=True)
-class Train(Generic[TaskT]):
+class Train(Generic[TaskT, AlgorithmT]):
     """Train a team that cooperates with strangers. --preset tuned|paper|released chooses the defaults below."""
 
-    run: Annotated[RunConfig[TaskT], tyro.conf.arg(name="")]
+    run: Annotated[RunConfig[TaskT, AlgorithmT], tyro.conf.arg(name="")]
     seeds: int = 1
     """Number of runs, with seeds --seed, --seed + 1, ..."""
     workers: int | None = None
@@ -55,7 +56,7 @@ def train(args: Sequence[str]) -> None:
     (task_name, algorithm), rest = leading_names(args, ("TASK", "ALGORITHM"), TRAIN_HELP)
     preset, rest = take_flag(rest, "--preset", "tuned")
     defaults = run_config(task_name, algorithm, cast(Preset, preset))
-    kind = cast(Any, Train)[type(defaults.task)]  # the flags of this very task
+    kind = cast(Any, Train)[type(defaults.task), type(defaults.algorithm)]  # the flags of this very pair
     chosen: Train = parse(kind, f"train {task_name} {algorithm}", rest, default=kind(run=defaults))
     if chosen.seeds < 1:
         raise NahtError(f"seeds is {chosen.seeds}: it must be at least 1")

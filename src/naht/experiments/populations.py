@@ -7,7 +7,7 @@ runs and agents that are there stay as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,17 +22,16 @@ from naht.envs.base import Environment
 from naht.errors import NahtError, require, unknown
 from naht.evaluation.play import evaluate_sampler
 from naht.evaluation.statistics import Interval, mean_interval
+from naht.learning.algorithms import self_play_algorithms
 from naht.rollout import Arena
 from naht.storage import remove_unfinished
+from naht.tasks import Preset
 from naht.teams.population import Member, Population, Roster
 from naht.teams.sampler import team_sampler
-from naht.training.config import ALGORITHMS, Preset, run_config
+from naht.training.config import run_config
 from naht.training.folder import run_folder
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Report
-
-SELF_PLAY = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.num_controlled == "all")
-"""The algorithms that need no teammates."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class PopulationRecipe:
 
     task_name: str
     task: Environment
-    algorithms: tuple[str, ...] = SELF_PLAY
+    algorithms: tuple[str, ...] = field(default_factory=self_play_algorithms)
     seeds: int = 5
     first_seed: int = 0
     preset: Preset = "tuned"
@@ -55,8 +54,8 @@ class PopulationRecipe:
         for name in ("seeds", "episodes"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1")
         for name in self.algorithms:
-            if name not in SELF_PLAY:
-                raise unknown("algorithm for a population", name, SELF_PLAY)
+            if name not in self_play_algorithms():
+                raise unknown("algorithm for a population", name, self_play_algorithms())
 
     def jobs(self) -> list[Job]:
         """One run per algorithm and seed. Each has one device: many runs at once use the cores better than one run."""

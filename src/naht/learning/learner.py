@@ -1,14 +1,12 @@
-"""The contract of a learning algorithm, and the table that finds one for its settings."""
+"""The contract of a learning algorithm: settings, and the learner that they make."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from naht.agents.policy import Policy
 from naht.envs.base import Array, EnvSpec, PyTree
-from naht.errors import NahtError
-from naht.learning.ppo import PPO, PPOConfig
-from naht.learning.value_based import ValueBased, ValueConfig
 from naht.pieces import CACHE, Pieces
 from naht.rollout import Trajectory
 
@@ -60,22 +58,33 @@ class Learner(Protocol):
         ...
 
 
-AlgorithmConfig = PPOConfig | ValueConfig
-"""The settings of any algorithm."""
+@dataclass(frozen=True)
+class Circumstances:
+    """What a learner may want to know of the run that it is made for."""
+
+    devices: int = 1
+    """That share every batch; what all must agree on is added up with `naht.devices.total`."""
+    pieces: Pieces = CACHE
+    """How much to compute at once."""
+    share: float = 1.0
+    """Of the seats, how many are expected to be controlled."""
+    strangers: int = 0
+    """Members of U."""
 
 
-def make_learner(
-    spec: EnvSpec,
-    config: AlgorithmConfig,
-    devices: int = 1,
-    pieces: Pieces = CACHE,
-    share: float = 1.0,
-    strangers: int = 0,
-) -> Learner:
-    """The learner that these settings are for; `share` of the seats are expected to be controlled, the others by one of
-    so many `strangers`."""
-    if isinstance(config, PPOConfig):
-        return PPO(spec, config, devices, pieces, share, strangers)
-    if isinstance(config, ValueConfig):
-        return ValueBased(spec, config, devices, pieces)
-    raise NahtError(f"no learner takes settings of type {type(config).__name__}")
+ALONE = Circumstances()
+"""One device, self-play."""
+
+
+@runtime_checkable
+class LearnerSettings(Protocol):
+    """The settings of an algorithm: a frozen dataclass, decorated with `@naht.setting`, that makes its learner."""
+
+    @property
+    def num_envs(self) -> int:
+        """Environments per batch."""
+        ...
+
+    def learner(self, spec: EnvSpec, around: Circumstances = ...) -> Learner:
+        """The learner with these settings on a task of these sizes. Impossible settings fail here."""
+        ...

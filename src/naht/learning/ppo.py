@@ -25,6 +25,7 @@ from naht.config import MOST_ENVS, Count, NotNegative, Positive, Range, Share, s
 from naht.devices import SHARED, SPLIT, own_key, total, zeros
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
+from naht.learning.learner import ALONE, Circumstances
 from naht.learning.minibatches import Metrics, draw_minibatches, map_rows
 from naht.learning.normalisation import RunningStats, masked_mean, masked_standardise, masked_sum
 from naht.learning.optimisation import anneal, clipped_adam, fit, start
@@ -118,6 +119,10 @@ class PPOConfig:
     """Actor and critic."""
     model: ModelConfig = ModelConfig()
     """Teammate model."""
+
+    def learner(self, spec: EnvSpec, around: Circumstances = ALONE) -> PPO:
+        """See `LearnerSettings`."""
+        return PPO(spec, self, around.devices, around.pieces, around.share, around.strangers)
 
 
 class PPOParams(NamedTuple):

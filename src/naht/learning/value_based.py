@@ -25,6 +25,7 @@ from naht.config import MOST_ENVS, Count, NotNegative, Positive, Range, Share, W
 from naht.devices import SHARED, check_devices, own_key, zeros
 from naht.envs.base import Array, EnvSpec, PyTree
 from naht.errors import require
+from naht.learning.learner import ALONE, Circumstances
 from naht.learning.minibatches import Metrics, Minibatches, chunked_gradient
 from naht.learning.normalisation import RunningStats, masked_sum
 from naht.learning.optimisation import anneal, as_vector, clipped_adam, start
@@ -93,6 +94,10 @@ class ValueConfig:
             f"capacity is {self.capacity}: it must be a multiple of num_envs, {self.num_envs}",
         )
         require(self.batch <= self.capacity, f"batch is {self.batch}: the replay holds {self.capacity} sequences")
+
+    def learner(self, spec: EnvSpec, around: Circumstances = ALONE) -> ValueBased:
+        """See `LearnerSettings`."""
+        return ValueBased(spec, self, around.devices, around.pieces)
 
 
 class Mixer(nn.Module):

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from naht.agents.saved import load_agent
-from naht.envs.registry import TASKS
 from naht.errors import NahtError
 from naht.evaluation.tables import WON
 from naht.report.figures import Curve, learning_curves
+from naht.tasks import TASKS
 from naht.training.folder import is_finished, is_run, read_config, read_metrics
 
 AXES = {

@@ -10,11 +10,11 @@ from typing import Any
 from naht.agents.zoo import ZOO, zoo_tasks
 from naht.config import Count, Seed, setting
 from naht.envs.base import Environment
-from naht.envs.registry import make_env, task
 from naht.errors import require, unknown
 from naht.study.nodes import Node, in_order
 from naht.study.works import NODE, Evaluation, Filming, Meetings, Predicting, Probing, Training
-from naht.training.config import ALGORITHMS, PRESETS, Preset, RunConfig, run_config
+from naht.tasks import TASKS, Preset, make_env
+from naht.training.config import RunConfig, run_config
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ METHODS: dict[str, Method] = {
 }
 """Everything that studies train, by name."""
 
-NAIVE = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.num_controlled == "all")
+NAIVE = ("ippo", "mappo", "iql", "vdn", "qmix")
 """Who the strangers are: teams trained in self-play by these, five seeds each."""
 POPULATION_SEEDS = 5
 SPLIT = ("mappo", "qmix", "iql")
@@ -80,8 +80,8 @@ class Request:
     """Of the study; none: all but the further ones."""
 
     def __post_init__(self) -> None:
-        task(self.task_name)
-        require(self.preset in PRESETS[self.task_name], f"{self.task_name} has no preset '{self.preset}'")
+        presets = TASKS[self.task_name].presets
+        require(self.preset in presets, f"{self.task_name} has no preset '{self.preset}'")
         require(not self.prey or self.task_name == "mpe-pp", f"there is no prey on {self.task_name}")
 
     @property
@@ -303,7 +303,7 @@ class BitGamePlan(Plan):
 
     def strangers(self, algorithms: tuple[str, ...], seeds: range) -> tuple[tuple[str, ...], tuple[Node, ...]]:
         del algorithms, seeds
-        return task(self.request.task_name).teammates, ()
+        return TASKS[self.request.task_name].teammates, ()
 
     @property
     def further(self) -> dict[str, list[Node]]:

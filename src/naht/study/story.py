@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from naht.config import decode, read_json
-from naht.envs.registry import TASKS
 from naht.errors import require
 from naht.evaluation.statistics import Interval, mean_interval
 from naht.evaluation.tables import write_table
@@ -35,6 +34,7 @@ from naht.study.nodes import Node, facts_of, in_order
 from naht.study.paper import published
 from naht.study.plan import NAIVE, Plan, Request, plan_of
 from naht.study.works import Filming, Training
+from naht.tasks import TASKS
 from naht.version import __version__
 
 REQUEST = "study.json"

@@ -16,7 +16,7 @@ from naht.devices import SHARED, SPLIT, check_devices, own_key, place, spread, t
 from naht.envs.base import Array, Environment, PyTree, world_of
 from naht.errors import require
 from naht.evaluation.play import Episodes, check_ended, play_episodes
-from naht.learning.learner import Learner, make_learner
+from naht.learning.learner import Circumstances, Learner
 from naht.pieces import Together, decided
 from naht.rollout import Arena, ArenaState
 from naht.teams.population import Population, Roster, load_members
@@ -162,8 +162,8 @@ def make_trainer(config: RunConfig, *, found_in: str | None = None) -> tuple[Tra
     config = settled(config)
     assert config.devices is not None
     check_devices(config.devices, num_envs=config.algorithm.num_envs, test_episodes=config.test_episodes)
-    known = sampler.controlled_share, len(uncontrolled)
-    learner = make_learner(env.spec, config.algorithm, config.devices, config.pieces, *known)
+    around = Circumstances(config.devices, config.pieces, sampler.controlled_share, len(uncontrolled))
+    learner = config.algorithm.learner(env.spec, around)
     per_update = learner.num_envs * learner.rollout_steps
     num_updates = max(1, round(config.steps / per_update))
     roster = uncontrolled.roster
