@@ -65,14 +65,28 @@ def where(mask: Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - 1)), a, b), new, old)
 
 
-def _settled(tree: PyTree) -> PyTree:
+def settled(tree: PyTree) -> PyTree:
     """Without JAX's weak types, which an environment may produce and which make the same program compile twice."""
     return jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x.astype(x.dtype), tree)
 
 
+class Acted(NamedTuple):
+    """What a team does in a step, and what its members remember of it."""
+
+    action: Array  # [B, M] int32
+    log_prob: Array  # [B, M], of the controlled agents' actions
+    controlled_memory: PyTree
+    uncontrolled_memory: PyTree
+
+
 @dataclass(frozen=True)
 class Arena:
-    """A batch of environments and the rosters that meet in it. Static and hashable; parameters come with each call."""
+    """A batch of environments and the rosters that meet in it. Static and hashable; parameters come with each call.
+
+    A step is three things: the team acts (`act`), the world moves, and what happened is noted (`note`); where an
+    episode has ended, another begins (`restart`). Worlds in JAX do all of it in one compiled program (`play`); for
+    worlds that are not, a loop in Python calls these parts around them (`naht.hosted`).
+    """
 
     env: Environment
     sampler: Sampler
@@ -92,10 +106,17 @@ class Arena:
 
     def reset(self, key: Array, team: Team | None = None) -> ArenaState:
         """Every environment begins an episode, with a freshly sampled team or the given one (arrays [B, M])."""
-        for_env, for_team = jax.random.split(key, (2, self.num_envs))
-        env_state, time_step = jax.vmap(self.env.reset)(for_env)
+        for_env, for_team = self.reset_keys(key)
+        return self.begin(*jax.vmap(self.env.reset)(for_env), for_team, team)
+
+    def reset_keys(self, key: Array) -> Array:
+        """Random keys for the beginning of an episode everywhere, [2, B]: for worlds, for teams."""
+        return jax.random.split(key, (2, self.num_envs))
+
+    def begin(self, env_state: PyTree, time_step: TimeStep, keys: Array, team: Team | None = None) -> ArenaState:
+        """Episodes begin in worlds that have just been reset. keys [B] draw the teams, unless they are given [B, M]."""
         if team is None:
-            team = jax.vmap(self.sampler.sample)(for_team, env_state)
+            team = jax.vmap(self.sampler.sample)(keys, env_state)
         state = ArenaState(
             env_state=env_state,
             time_step=time_step,
@@ -108,7 +129,7 @@ class Arena:
             episode_return=jnp.zeros(self.num_envs),
             episode_length=jnp.zeros(self.num_envs, jnp.int32),
         )
-        return _settled(state)
+        return settled(state)
 
     def play(
         self, controlled_params: PyTree, uncontrolled_params: PyTree, state: ArenaState, key: Array, num_steps: int
@@ -120,7 +141,7 @@ class Arena:
         step = partial(self.step, controlled_params, uncontrolled_params)
         start_memory = state.controlled_memory
         state, trajectory = jax.lax.scan(step, state, self.keys(key, num_steps))
-        return _settled(state), trajectory._replace(start_memory=start_memory)
+        return settled(state), trajectory._replace(start_memory=start_memory)
 
     @staticmethod
     def keys(key: Array, num_steps: int) -> Array:
@@ -133,6 +154,16 @@ class Arena:
         """One step in every environment; keys [4]. Returns the state to go on from and the step's record [B, ...],
         without the memory at the start."""
         k_ours, k_theirs, k_step, k_restart = keys
+        acted = self.act(controlled_params, uncontrolled_params, s, k_ours, k_theirs)
+        for_env = jax.random.split(k_step, self.num_envs)
+        now, record = self.note(s, acted, *jax.vmap(self.env.step)(for_env, s.env_state, acted.action))
+        # Restarting means resetting every environment and choosing; skip it while nobody is done.
+        return jax.lax.cond(now.first.any(), lambda: self.restart(now, self.reset(k_restart)), lambda: now), record
+
+    def act(
+        self, controlled_params: PyTree, uncontrolled_params: PyTree, s: ArenaState, k_ours: Array, k_theirs: Array
+    ) -> Acted:
+        """Everybody acts on what they see."""
         ts, team = s.time_step, s.team
         slot = jnp.broadcast_to(jnp.arange(self._seats[1], dtype=jnp.int32), self._seats)
         percept = Percept(ts.obs, ts.avail, s.last_action, slot)
@@ -146,18 +177,21 @@ class Arena:
         theirs, theirs_memory, _ = self.uncontrolled.act(
             uncontrolled_params, s.uncontrolled_memory, s.seating[1], percept, k_theirs, together
         )
-        action = jnp.where(team.controlled, ours, theirs)
-        env_state, after = jax.vmap(self.env.step)(jax.random.split(k_step, self.num_envs), s.env_state, action)
-        done = after.terminated | after.truncated
+        return Acted(jnp.where(team.controlled, ours, theirs), log_prob, ours_memory, theirs_memory)
+
+    def note(self, s: ArenaState, acted: Acted, env_state: PyTree, after: TimeStep) -> tuple[ArenaState, Trajectory]:
+        """What follows from a step of the worlds: the state, in which nothing has restarted and `first` says where an
+        episode has ended, and the step's record [B, ...]."""
+        ts = s.time_step
         now = ArenaState(
             env_state=env_state,
             time_step=after,
-            team=team,
+            team=s.team,
             seating=s.seating,
-            controlled_memory=ours_memory,
-            uncontrolled_memory=theirs_memory,
-            last_action=action,
-            first=done,
+            controlled_memory=acted.controlled_memory,
+            uncontrolled_memory=acted.uncontrolled_memory,
+            last_action=acted.action,
+            first=after.terminated | after.truncated,
             episode_return=s.episode_return + after.reward,
             episode_length=s.episode_length + 1,
         )
@@ -168,9 +202,9 @@ class Arena:
             alive=ts.alive,
             last_action=s.last_action,
             first=s.first,
-            team=team,
-            action=action,
-            log_prob=log_prob,
+            team=s.team,
+            action=acted.action,
+            log_prob=acted.log_prob,
             reward=after.reward,
             terminated=after.terminated,
             truncated=after.truncated,
@@ -182,11 +216,9 @@ class Arena:
             metrics=after.metrics,
             start_memory=(),
         )
+        return now, record
 
-        def restart() -> ArenaState:
-            fresh = self.reset(k_restart)._replace(seating=())
-            mixed = where(done, fresh, now._replace(seating=()))
-            return mixed._replace(seating=self._seat(mixed.team))
-
-        # Restarting means resetting every environment and choosing; skip it while nobody is done.
-        return jax.lax.cond(done.any(), restart, lambda: now), record
+    def restart(self, now: ArenaState, fresh: ArenaState) -> ArenaState:
+        """Episodes that have ended give way to `fresh` ones, the others go on."""
+        mixed = where(now.first, fresh._replace(seating=()), now._replace(seating=()))
+        return mixed._replace(seating=self._seat(mixed.team))

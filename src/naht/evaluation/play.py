@@ -16,8 +16,10 @@ import numpy as np
 
 from naht.devices import SHARED, SPLIT, spread
 from naht.envs.base import Array, Environment, PyTree, side_by_side
+from naht.envs.host import is_hosted
 from naht.errors import NahtError, require
-from naht.rollout import Arena, ArenaState, where
+from naht.hosted import HostedArena
+from naht.rollout import Arena, ArenaState, Trajectory, where
 from naht.teams.population import Population
 from naht.teams.sampler import Sampler, Team, check_sampler, team_sampler
 
@@ -34,7 +36,6 @@ class Episodes(NamedTuple):
     metrics: dict[str, Array]  # [E]
 
 
-@partial(jax.jit, static_argnums=(0, 4))
 def play_episodes(
     arena: Arena,
     controlled_params: PyTree,
@@ -51,13 +52,30 @@ def play_episodes(
     Only the first episode of an environment counts, however short: counting whatever ends within a fixed number of
     steps would favour short episodes.
     """
+    if is_hosted(arena.env):
+        return _play_hosted(HostedArena(arena), controlled_params, uncontrolled_params, keys[0], team)
+    return _play_compiled(arena, controlled_params, uncontrolled_params, keys, devices, team)
 
+
+def _opened(start: ArenaState) -> Episodes:
+    """Episodes that have just begun: none has a length yet."""
+    return Episodes(start.team, start.episode_return, jnp.zeros_like(start.episode_length), start.time_step.metrics)
+
+
+def _first(record: Trajectory, found: Episodes) -> Episodes:
+    """With those that a step has ended, where none was found before."""
+    ended = Episodes(record.team, record.episode_return, record.episode_length, record.metrics)
+    return where(record.done & (found.length == 0), ended, found)
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def _play_compiled(
+    arena: Arena, ours: PyTree, theirs: PyTree, keys: Array, devices: int, team: Team | None
+) -> Episodes:
     def play(ours: PyTree, theirs: PyTree, keys: Array, team: Team | None) -> Episodes:
         k_reset, k_play = jax.random.split(keys[0])
         start = arena.reset(k_reset, team)
         keys = arena.keys(k_play, arena.env.spec.horizon)
-        metrics = start.time_step.metrics
-        first = Episodes(start.team, start.episode_return, jnp.zeros_like(start.episode_length), metrics)
 
         def going_on(carry: tuple[Array, ArenaState, Episodes]) -> Array:
             time, _, first = carry
@@ -66,13 +84,22 @@ def play_episodes(
         def step(carry: tuple[Array, ArenaState, Episodes]) -> tuple[Array, ArenaState, Episodes]:
             time, state, first = carry
             state, record = arena.step(ours, theirs, state, keys[time])
-            ended = Episodes(record.team, record.episode_return, record.episode_length, record.metrics)
-            return time + 1, state, where(record.done & (first.length == 0), ended, first)
+            return time + 1, state, _first(record, first)
 
-        return jax.lax.while_loop(going_on, step, (jnp.zeros((), jnp.int32), start, first))[2]
+        return jax.lax.while_loop(going_on, step, (jnp.zeros((), jnp.int32), start, _opened(start)))[2]
 
-    inputs = (SHARED, SHARED, SPLIT, SPLIT)
-    return spread(play, devices, inputs, SPLIT)(controlled_params, uncontrolled_params, keys, team)
+    return spread(play, devices, (SHARED, SHARED, SPLIT, SPLIT), SPLIT)(ours, theirs, keys, team)
+
+
+def _play_hosted(arena: HostedArena, ours: PyTree, theirs: PyTree, key: Array, team: Team | None) -> Episodes:
+    k_reset, k_play = jax.random.split(key)
+    start = arena.reset(k_reset, team)
+    found = _opened(start)
+    for _, record in arena.steps(ours, theirs, start, arena.arena.keys(k_play, arena.arena.env.spec.horizon)):
+        found = jax.device_get(_first(record, found))
+        if (found.length > 0).all():
+            break
+    return found
 
 
 def check_ended(env: Environment, played: Iterable[Episodes]) -> None:
@@ -116,7 +143,7 @@ def play_blocks(
     who plays; by default the arena's sampler draws.
     """
     blocks, size = len(keys), arena.num_envs
-    devices = 1 if side_by_side(arena.env, 2) < 2 else min(jax.device_count(), blocks)
+    devices = 1 if is_hosted(arena.env) else min(jax.device_count(), blocks)
     team = jax.tree.map(np.asarray, team)
     done = []
     for start in range(0, blocks, devices):

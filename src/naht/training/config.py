@@ -9,6 +9,7 @@ import tyro
 
 from naht.config import MOST_ENVS, Amount, Count, Range, Seed, setting
 from naht.envs.base import Environment
+from naht.envs.host import HostEnvironment
 from naht.errors import unknown
 from naht.learning.algorithms import ALGORITHMS
 from naht.learning.learner import LearnerSettings
@@ -34,7 +35,7 @@ class TeamsConfig:
     """Where the controlled agents sit: in random seats, the first or the last ones."""
 
 
-TaskT = TypeVar("TaskT", bound=Environment)
+TaskT = TypeVar("TaskT", bound=Environment | HostEnvironment)
 AlgorithmT = TypeVar("AlgorithmT", bound=LearnerSettings)
 
 
@@ -72,7 +73,12 @@ class RunConfig(Generic[TaskT, AlgorithmT]):
 
 
 def run_config(
-    task: str | Environment, algorithm_name: str, preset: Preset = "tuned", *, seed: int = 0, **env_settings: Any
+    task: str | Environment | HostEnvironment,
+    algorithm_name: str,
+    preset: Preset = "tuned",
+    *,
+    seed: int = 0,
+    **env_settings: Any,
 ) -> RunConfig:
     """The settings of a run by names; change single ones with `dataclasses.replace`.
 

@@ -23,6 +23,7 @@ from naht.agents.saved import Agent, load_agent
 from naht.config import encode
 from naht.devices import SHARED, place
 from naht.envs.base import Array, PyTree, task_hash, world_of
+from naht.envs.host import WorldLost, is_hosted
 from naht.errors import Interrupted, NahtError, require
 from naht.evaluation.play import never_ends, plain_errors
 from naht.evaluation.statistics import mean_interval
@@ -135,6 +136,8 @@ def resume(
     try:
         with only_process(folder), stop_signals() as signals, plain_errors():
             _Run(folder, config, report, checkpoint_every, trust, start_over).go(signals)
+    except WorldLost as e:
+        raise NahtError(f"{e}; the run is saved, go on with: naht resume {folder}") from e
     except OSError as e:
         raise NahtError(
             f"writing to {folder} failed ({e.strerror}); the last checkpoint is whole: "
@@ -210,7 +213,8 @@ class _Run:
             return
         self.log = Log(self.folder, offset)
         if update:
-            self.report(step, message=f"resumed at step {step:,}")
+            again = "; the episodes in flight begin again" if is_hosted(self.config.task) else ""
+            self.report(step, message=f"resumed at step {step:,}{again}")
         if kept := size_of(state.experience):
             self.report(update * self.steps_per_update, message=f"keeps {kept / 2**20:.0f} MiB of experience in memory")
         try:
@@ -238,10 +242,12 @@ class _Run:
         """Measure and save the best and the last agent."""
         last = self._measured(self._agent(state, self.total, test_return=test_return))
         try:
-            best = self._measured(load_agent(self.folder))
+            found = load_agent(self.folder)
         except NahtError as e:
             self.report(self.total, message=f"{e}; the last agent takes the place of the best one")
             best = last
+        else:
+            best = self._measured(found)
         self.report(self.total, message=f"in fresh episodes: best agent {_said(best)}, last agent {_said(last)}")
         best.save(self.folder / "best.safetensors")
         last.save(self.folder / "last.safetensors")
@@ -254,24 +260,26 @@ class _Run:
         while update < self.trainer.num_updates:
             before, began = state, time.monotonic()
             parts = ["step"]
-            state, raw = self.trainer.step(state, self.uncontrolled_params)
-            metrics = _rounded(raw)
-            update += 1
-            step = update * self.steps_per_update
-            episodes += metrics["train/episodes"]
-            played = (update - first_update) * self.trainer.learner.rollout_steps
-            require(episodes > 0 or played < env.spec.horizon, never_ends(env, played))
+            step = (update + 1) * self.steps_per_update
+            last = update + 1 == self.trainer.num_updates
+            tested: dict[str, float] = {}
             try:
+                state, raw = self.trainer.step(state, self.uncontrolled_params)
+                metrics = _rounded(raw)
+                episodes += metrics["train/episodes"]
+                played = (update + 1 - first_update) * self.trainer.learner.rollout_steps
+                require(episodes > 0 or played < env.spec.horizon, never_ends(env, played))
                 _check_finite(metrics, self.folder, step)
+                if (update + 1) % self.updates_per_test == 0 or last:
+                    parts.append("test")
+                    tested = self.trainer.test(state, self.uncontrolled_params)
             except NahtError:
                 # Doing this update again writes the same experience to the same place.
                 self._save(before._replace(experience=state.experience), elapsed + time.monotonic() - start)
                 raise
-            row: dict[str, float] = {"step": step, "update": update} | metrics
-            if update % self.updates_per_test == 0 or update == self.trainer.num_updates:
-                parts.append("test")
-                tested = self.trainer.test(state, self.uncontrolled_params)
-                row |= tested
+            update += 1
+            row: dict[str, float] = {"step": step, "update": update} | metrics | tested
+            if tested:
                 test_return = tested["test/return"]
                 if test_return > float(state.best_return):
                     state = self.trainer.place(state._replace(best_return=jnp.asarray(test_return, jnp.float32)))
@@ -294,15 +302,16 @@ class _Run:
                 test_return=test_return,
                 action_prob=row.get("model/action_prob"),
             )
-            finished = update == self.trainer.num_updates
-            if finished:
-                self._finish(state, row["test/return"])
-                # Nobody goes on from here, and a replay is large.
-                self._save(state._replace(experience=()), elapsed + now - start, keep=1)
+            if last:
+                try:
+                    self._finish(state, row["test/return"])
+                finally:
+                    # Nobody goes on from here, and a replay is large.
+                    self._save(state._replace(experience=()), elapsed + now - start, keep=1)
             elif signals or now - last_save >= self.checkpoint_every:
                 self._save(state, elapsed + now - start)
                 last_save = time.monotonic()
-            if signals and not finished:
+            if signals and not last:
                 self.report(step, message="stopped and saved")
                 raise Interrupted(f"stopped and saved; go on with: naht resume {self.folder}", signals[0])
 

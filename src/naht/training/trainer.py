@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import ceil, gcd
 from typing import NamedTuple
 
 import jax
@@ -13,12 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.devices import SHARED, SPLIT, check_devices, own_key, place, spread, total, zeros
-from naht.envs.base import Array, Environment, PyTree, world_of
+from naht.envs.base import Array, Environment, PyTree, side_by_side, world_of
+from naht.envs.host import is_hosted
 from naht.errors import require
 from naht.evaluation.play import Episodes, check_ended, play_episodes
+from naht.hosted import HostedArena
 from naht.learning.learner import Circumstances, Learner
 from naht.pieces import Together, decided
-from naht.rollout import Arena, ArenaState
+from naht.rollout import Arena, ArenaState, Trajectory
 from naht.teams.population import Population, Roster, load_members
 from naht.teams.sampler import Sampler, check_sampler, team_sampler
 from naht.training.config import RunConfig
@@ -52,7 +54,8 @@ class Trainer:
     def arena(self, *, test: bool) -> Arena:
         """Where one device plays. Tests are greedy, training samples; the teams are the same."""
         ours = Roster(("controlled",), (self.learner.policy,), (test,))
-        size = (self.test_episodes if test else self.learner.num_envs) // self.devices
+        size = side_by_side(self.env, self.test_episodes) if test else self.learner.num_envs
+        size //= self.devices
         return Arena(self.env, self.sampler, ours, self.uncontrolled, size, self.members)
 
     @property
@@ -68,8 +71,13 @@ class Trainer:
         """The learner's parameters as those of a population of one."""
         return _alone(self.learner.policy_params(learner_state))
 
-    @partial(jax.jit, static_argnums=0)
     def _reset(self, key: Array) -> ArenaState:
+        if is_hosted(self.env):
+            return HostedArena(self.arena(test=False), "training").reset(key)
+        return self._reset_compiled(key)
+
+    @partial(jax.jit, static_argnums=0)
+    def _reset_compiled(self, key: Array) -> ArenaState:
         def reset(key: Array) -> ArenaState:
             return self.arena(test=False).reset(own_key(key, self.devices))
 
@@ -88,7 +96,15 @@ class Trainer:
         The experience is written in place: the given state's is gone afterwards, all else of it remains.
         """
         rest, experience = state._replace(experience=()), state.experience
-        return self._step(rest, experience, uncontrolled_params, np.float32(self.num_updates))
+        num_updates = np.float32(self.num_updates)
+        if not is_hosted(self.env):
+            return self._step(rest, experience, uncontrolled_params, num_updates)
+        k_play, k_update, key = jax.random.split(state.key, 3)
+        arena = HostedArena(self.arena(test=False), "training")
+        begun = state.arena if arena.in_play(state.arena) else arena.rewind(state.arena)
+        ours = self.acting_params(state.learner)
+        after, tr = arena.play(ours, uncontrolled_params, begun, k_play, self.learner.rollout_steps)
+        return self._learn_compiled(rest._replace(arena=after, key=key), experience, tr, k_update, num_updates)
 
     @partial(jax.jit, static_argnums=0, donate_argnums=2)
     def _step(
@@ -107,8 +123,14 @@ class Trainer:
         arena, tr = self.arena(test=False).play(
             ours, uncontrolled_params, state.arena, k_play, self.learner.rollout_steps
         )
+        return self._learn(state._replace(arena=arena, key=key), experience, tr, k_update, num_updates)
+
+    def _learn(
+        self, state: TrainState, experience: PyTree, tr: Trajectory, key: Array, num_updates: Array
+    ) -> tuple[TrainState, dict[str, Array]]:
+        """Learn from a batch that was played to the given state."""
         learner, experience, metrics = self.learner.update(
-            state.learner, experience, tr, k_update, state.update / num_updates
+            state.learner, experience, tr, key, state.update / num_updates
         )
         sums = {
             "return": (tr.episode_return * tr.done).sum(),
@@ -117,13 +139,20 @@ class Trainer:
         }
         sums, ended = total((sums, tr.done.sum()), self.devices)
         metrics |= {"train/episodes": ended, **{f"train/{name}": value / ended for name, value in sums.items()}}
-        state = TrainState(state.update + 1, key, learner, experience, arena, state.best_return)
+        state = TrainState(state.update + 1, state.key, learner, experience, state.arena, state.best_return)
         return state, metrics
+
+    _learn_compiled = partial(jax.jit, static_argnums=0, donate_argnums=2)(_learn)
 
     def play(self, policy_params: PyTree, uncontrolled_params: PyTree, key: Array) -> Episodes:
         """A test: episodes of the greedy policy in teams as in training."""
+        arena, ours = self.arena(test=True), _alone(policy_params)
         keys = key[None] if self.devices == 1 else jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(self.devices))
-        return play_episodes(self.arena(test=True), _alone(policy_params), uncontrolled_params, keys, self.devices)
+        if (rounds := ceil(self.test_episodes / (arena.num_envs * self.devices))) == 1:
+            return play_episodes(arena, ours, uncontrolled_params, keys, self.devices)
+        # There are fewer worlds than episodes.
+        done = [play_episodes(arena, ours, uncontrolled_params, k[None]) for k in jax.random.split(key, rounds)]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: self.test_episodes], *done)
 
     def test(self, state: TrainState, uncontrolled_params: PyTree) -> dict[str, float]:
         """Mean returns over all episodes of a test, and by the number of controlled agents; means of its metrics."""
@@ -161,6 +190,10 @@ def make_trainer(config: RunConfig, *, found_in: str | None = None) -> tuple[Tra
     check_sampler(sampler, env, (1, len(uncontrolled)))
     config = settled(config)
     assert config.devices is not None
+    require(
+        config.devices == 1 or not is_hosted(env),
+        f"devices is {config.devices}: worlds of '{env.spec.name}' run outside of JAX, and one device learns from them",
+    )
     check_devices(config.devices, num_envs=config.algorithm.num_envs, test_episodes=config.test_episodes)
     around = Circumstances(config.devices, config.pieces, sampler.controlled_share, len(uncontrolled))
     learner = config.algorithm.learner(env.spec, around)
@@ -177,14 +210,17 @@ def settled(config: RunConfig) -> RunConfig:
     config = replace(config, pieces=decided(config.pieces))
     if config.devices is not None:
         return config
-    common = math.gcd(config.algorithm.num_envs, config.test_episodes)
+    if is_hosted(config.task):
+        return replace(config, devices=1)
+    common = gcd(config.algorithm.num_envs, config.test_episodes)
     return replace(config, devices=max(d for d in range(1, jax.device_count() + 1) if common % d == 0))
 
 
 def check_memory(trainer: Trainer) -> None:
     """Refuse what can't fit into the machine: worlds, a batch of what is seen in them, and kept experience."""
     learner, spec = trainer.learner, trainer.env.spec
-    arena, experience = jax.eval_shape(lambda key: (trainer._reset(key), learner.init_experience()), jax.random.key(0))
+    experience = jax.eval_shape(learner.init_experience)
+    arena = () if is_hosted(trainer.env) else jax.eval_shape(trainer._reset, jax.random.key(0))
     seen = spec.num_agents * (2 * spec.obs_size + spec.num_actions) + 2 * spec.state_size
     batch = 4 * learner.num_envs * learner.rollout_steps * seen
     need = batch + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((arena, experience)))
