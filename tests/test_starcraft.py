@@ -2,14 +2,14 @@
 
 import csv
 import sys
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import naht.envs.smac.starcraft as starcraft
 from naht import (
     Agent,
     Arena,
@@ -28,12 +28,15 @@ from naht.agents.recurrent import RecurrentPolicy
 from naht.cli import main
 from naht.config import decode, encode
 from naht.envs.bit_game import BitGame
+from naht.envs.host import close_worlds
 from naht.envs.smac.maps import MAPS
-from naht.envs.smac.starcraft import StarCraft, in_starcraft, running_game
+from naht.envs.smac.starcraft import StarCraft, in_starcraft
 from naht.envs.smac.task import NO_OP, STOP, Smac
 from naht.evaluation.play import evaluate_sampler
 from naht.evaluation.statistics import mean_interval
-from probes import play, reset, shrunk
+from naht.hosted import HostedArena
+from naht.training.folder import read_config
+from probes import shrunk
 from starcraft_standin import StarCraft2Env, game_key, install
 
 pytestmark = pytest.mark.xdist_group("starcraft")  # its programs are compiled once
@@ -46,9 +49,9 @@ simulate = jax.jit(SIMULATOR.step)
 @pytest.fixture
 def game(monkeypatch):
     """The stand-in's class; nothing is running yet."""
-    running_game.cache_clear()
+    close_worlds()
     yield install(monkeypatch)
-    running_game.cache_clear()
+    close_worlds()
 
 
 def save(folder, name, task, seed):
@@ -81,7 +84,7 @@ def same(shown, expected):
 @pytest.mark.parametrize("name", MAPS)
 def test_sizes_are_those_of_the_simulator(name, game):
     assert StarCraft(name).spec == Smac(name).spec
-    _, shown = jax.jit(StarCraft(name).reset)(jax.random.key(0))
+    shown = StarCraft(name).open().reset(0)
     same(shown, jax.jit(Smac(name).reset)(jax.random.key(0))[1])
     assert decode(encode(StarCraft(name))) == StarCraft(name)
 
@@ -99,7 +102,7 @@ def test_an_agent_of_the_simulator_plays_in_a_mixed_team(game, tmp_path):
         assert 0 <= row.episode_return <= 20
         assert row.metrics["dead_allies"] == 5 or row.length == 70 or row.metrics["battle_won"]
     (there,) = game.made
-    assert (there.map_name, there.seed(), there.continuing_episode) == ("5m_vs_6m", None, True)
+    assert (there.map_name, there.seed(), there.continuing_episode) == ("5m_vs_6m", there.seed(), True)
 
 
 def test_an_agent_trained_in_the_simulator_plays_as_it_is(game, tmp_path, capsys):
@@ -115,11 +118,11 @@ def test_an_agent_trained_in_the_simulator_plays_as_it_is(game, tmp_path, capsys
 def test_all_arrives_unchanged_in_order_and_once(game, teams):
     """Two rollouts in a row over several episodes; the stand-in's chance is known, so all can be computed again."""
     ours, theirs = teams
-    arena = Arena(ENV, team_sampler(3, 1), ours.roster, theirs.roster, 1)
-    state = reset(arena, jax.random.key(1))
+    arena = HostedArena(Arena(ENV, team_sampler(3, 1), ours.roster, theirs.roster, 1))
+    state = arena.reset(jax.random.key(1))
     parts = []
     for k in (2, 3):
-        state, part = play(arena, ours.params, theirs.params, state, jax.random.key(k), 65)
+        state, part = arena.play(ours.params, theirs.params, state, jax.random.key(k), 65)
         parts.append(jax.device_get(part))
     tr = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:, 0], *[p._replace(start_memory=()) for p in parts])
     done = tr.terminated | tr.truncated
@@ -234,7 +237,7 @@ def with_optimiser(monkeypatch):
 def test_what_is_missing_is_one_line(change, message, game, files, monkeypatch, capsys):
     change(monkeypatch)
     with pytest.raises(NahtError, match=message):
-        jax.jit(ENV.reset)(jax.random.key(0))
+        ENV.open().reset(0)
     assert main(["evaluate", files[0], "--world", "starcraft"]) == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith("naht: ")
@@ -243,56 +246,43 @@ def test_what_is_missing_is_one_line(change, message, game, files, monkeypatch, 
 
 def test_unavailable_actions_are_stop_and_no_op(game):
     """The real environment refuses them; the simulator does not mind."""
-    state, shown = jax.jit(ENV.reset)(jax.random.key(0))
-    step = jax.jit(ENV.step)
-    world, view = SIMULATOR.reset(jax.random.key(0))
+    world = ENV.open()
+    shown = world.reset(0)
+    state, view = SIMULATOR.reset(jax.random.key(0))
     (there,) = game.made
     told = []
     there.step = lambda actions: told.append(actions) or StarCraft2Env.step(there, actions)
-    wrong = [jnp.array(a) for a in ([0, 6, 99], [-1, 7, 0], [8, 11, 6])]
+    wrong = [np.array(a) for a in ([0, 6, 99], [-1, 7, 0], [8, 11, 6])]
     for t in range(60):
         same(shown, view)
         actions = wrong[t % 3]
-        state, shown = step(jax.random.key(0), state, actions)
-        world, view = simulate(game_key(0, t), world, actions)
+        shown = world.step(actions)
+        state, view = simulate(game_key(0, t), state, actions)
         if shown.terminated:
             break
     assert not shown.alive.any()
     assert {a for actions in told for a in actions} >= {NO_OP, STOP}
-    # Nothing follows the end of an episode.
-    state, again = step(jax.random.key(0), state, wrong[0])
-    same(again, shown)
     assert there.steps == t + 1
 
 
 def test_running_out_of_time(game):
     """In a far corner nobody is found."""
-    state, shown = jax.jit(ENV.reset)(jax.random.key(0))
-    step = jax.jit(ENV.step)
+    world = ENV.open()
+    shown = world.reset(0)
     for t in range(60):
         assert not shown.terminated | shown.truncated
-        state, shown = step(jax.random.key(0), state, jnp.full(3, 5 if t < 9 else 2))
+        shown = world.step(np.full(3, 5 if t < 9 else 2))
     assert (bool(shown.terminated), bool(shown.truncated)) == (False, True)
     assert shown.alive.all()
 
 
-def test_one_world_that_cannot_go_back(game):
-    with pytest.raises(NahtError, match="one world at a time, not 2 side by side"):
-        jax.jit(jax.vmap(ENV.reset))(jax.random.split(jax.random.key(0)))
-    first, _ = ENV.reset(jax.random.key(0))
-    second, _ = ENV.step(jax.random.key(0), first, jnp.full(3, STOP))
-    with pytest.raises(jax.errors.JaxRuntimeError, match="can't go back"):
-        ENV.step(jax.random.key(0), first, jnp.full(3, STOP))
-    ENV.step(jax.random.key(0), second, jnp.full(3, STOP))
-    assert game.made[0].steps == 2
-
-
 def test_a_first_episode_that_is_left_costs_a_new_game(game):
     """SMAC would start a second game beside the first, and pay rewards on a wrong scale."""
-    step = jax.jit(ENV.step)
+    world = ENV.open()
     for _ in range(2):
-        state, _ = ENV.reset(jax.random.key(0))
-        step(jax.random.key(0), state, jnp.full(3, STOP))
+        world.reset(0)
+        world.reset(0)  # nobody has acted: it is the same episode
+        world.step(np.full(3, STOP))
     assert [(there.launches, there.closes, there.max_reward) for there in game.made] == [(1, 1, 365), (1, 0, 365)]
 
 
@@ -310,11 +300,26 @@ def test_a_lost_connection_is_no_result(game, teams, monkeypatch):
     assert len(evaluate_mn(ENV, *teams, episodes=1, num_controlled=[1])) == 1  # in a new game
 
 
-def test_the_game_is_closed_at_exit(game, monkeypatch):
-    at_exit = []
-    monkeypatch.setattr(starcraft.atexit, "register", at_exit.append)
-    ENV.reset(jax.random.key(0))
-    ENV.reset(jax.random.key(0))
-    for function in at_exit:
-        function()
-    assert [there.closes for there in game.made] == [1]
+def test_games_have_seeds_of_their_own_and_are_closed(game):
+    worlds = [StarCraft("3m").open() for _ in range(2)]
+    for seed, world in enumerate(worlds):
+        world.reset(seed)
+        world.close()
+    assert [(there.seed(), there.closes) for there in game.made] == [(0, 1), (1, 1)]
+
+
+def test_training_in_several_games(tmp_path, monkeypatch):
+    """Every environment of a run is a game in some process; agents and resume are like anywhere."""
+    package = tmp_path / "smac" / "env"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").write_text("from starcraft_standin import StarCraft2Env")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    config = shrunk(run_config(StarCraft("3m"), "ippo-naht"))
+    learner = replace(config.algorithm, num_envs=2, rollout_steps=8)
+    config = replace(config, algorithm=learner, steps=32, test_every=16, test_episodes=2, final_episodes=2, devices=1)
+    folder = train(config, tmp_path / "run")
+    assert read_config(folder).task == StarCraft("3m")
+    assert load_agent(folder).spec == SIMULATOR.spec
+    close_worlds()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.envs.base import Array, PyTree, TimeStep
-from naht.envs.host import Use, is_hosted, open_worlds, seeds_of
+from naht.envs.base import Array, PyTree, TimeStep, is_hosted
+from naht.envs.host import Use, open_worlds, seeds_of
 from naht.rollout import Acted, Arena, ArenaState, Trajectory, settled
 from naht.teams.sampler import Team
 
@@ -65,27 +64,28 @@ class HostedArena:
         keys = jax.random.split(jax.random.key(0), self.arena.num_envs)  # nothing is drawn
         return _begin(self.arena, state.env_state, shown, keys, state.team)
 
-    def steps(
-        self, ours: PyTree, theirs: PyTree, state: ArenaState, keys: Array
-    ) -> Iterator[tuple[ArenaState, Trajectory]]:
-        """One step after the other in every world, for each of the keys [T, 4]; see `Arena.step`."""
-        for step_keys in keys:
-            acted = _act(self.arena, ours, theirs, state, step_keys)
-            after = self.worlds.step(np.asarray(acted.action))
-            state, record = _note(self.arena, state, acted, after)
-            over = np.asarray(after.terminated | after.truncated)
-            if over.any():
-                for_env, for_team = self.arena.reset_keys(step_keys[3])
-                seeds = _seeds(for_env)
-                shown = self.worlds.reset(over, np.asarray(seeds))
-                state = _restart(self.arena, state, seeds, shown, for_team)
-            yield state, record
+    def step(self, ours: PyTree, theirs: PyTree, state: ArenaState, keys: Array) -> tuple[ArenaState, Trajectory]:
+        """One step in every world; see `Arena.step`. Nothing restarts: `first` says where an episode has ended."""
+        acted = _act(self.arena, ours, theirs, state, keys)
+        return _note(self.arena, state, acted, self.worlds.step(np.asarray(acted.action)))
+
+    def restart(self, now: ArenaState, key: Array) -> ArenaState:
+        """Where an episode has ended another begins; `key` is the last one of the step's."""
+        over = np.asarray(now.first)
+        if not over.any():
+            return now
+        for_env, for_team = self.arena.reset_keys(key)
+        seeds = _seeds(for_env)
+        return _restart(self.arena, now, seeds, self.worlds.reset(over, np.asarray(seeds)), for_team)
 
     def play(
         self, ours: PyTree, theirs: PyTree, state: ArenaState, key: Array, num_steps: int
     ) -> tuple[ArenaState, Trajectory]:
         """See `Arena.play`."""
-        steps = list(self.steps(ours, theirs, state, self.arena.keys(key, num_steps)))
-        records = jax.device_get([record for _, record in steps])
-        trajectory = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *records)
-        return steps[-1][0], trajectory._replace(start_memory=state.controlled_memory)
+        start_memory, records = state.controlled_memory, []
+        for keys in self.arena.keys(key, num_steps):
+            now, record = self.step(ours, theirs, state, keys)
+            state = self.restart(now, keys[3])
+            records.append(record)
+        trajectory = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *jax.device_get(records))
+        return state, trajectory._replace(start_memory=start_memory)

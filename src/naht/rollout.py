@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from naht.agents.policy import NO_ACTION, Percept
-from naht.envs.base import Array, Environment, PyTree, TimeStep
+from naht.envs.base import Array, PyTree, TimeStep
 from naht.pieces import Pieces, Together, decided
 from naht.teams.population import Roster, Seating
 from naht.teams.sampler import Sampler, Team, describe
@@ -88,7 +88,8 @@ class Arena:
     worlds that are not, a loop in Python calls these parts around them (`naht.hosted`).
     """
 
-    env: Environment
+    env: Any
+    """An `Environment`; or a `HostEnvironment`, and then only `begin`, `act`, `note` and `restart` are of use."""
     sampler: Sampler
     controlled: Roster
     uncontrolled: Roster
@@ -107,7 +108,8 @@ class Arena:
     def reset(self, key: Array, team: Team | None = None) -> ArenaState:
         """Every environment begins an episode, with a freshly sampled team or the given one (arrays [B, M])."""
         for_env, for_team = self.reset_keys(key)
-        return self.begin(*jax.vmap(self.env.reset)(for_env), for_team, team)
+        env_state, time_step = jax.vmap(self.env.reset)(for_env)
+        return self.begin(env_state, time_step, for_team, team)
 
     def reset_keys(self, key: Array) -> Array:
         """Random keys for the beginning of an episode everywhere, [2, B]: for worlds, for teams."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from naht.config import MOST_NUMBERS, Range, Width, encode, setting
 
@@ -52,7 +53,7 @@ class TimeStep(NamedTuple):
 
 
 @runtime_checkable
-class Environment(Protocol):
+class JaxEnvironment(Protocol):
     """A cooperative Dec-POMDP with a team reward, as pure functions."""
 
     @property
@@ -65,6 +66,43 @@ class Environment(Protocol):
     def step(self, key: Array, state: PyTree, actions: Array) -> tuple[PyTree, TimeStep]:
         """Every agent acts at once; actions [M] int32. Must set `truncated` (or `terminated`) at `spec.horizon`."""
         ...
+
+
+class HostWorld(Protocol):
+    """One world. Time steps hold NumPy arrays, of the sizes that the environment's `spec` states."""
+
+    def reset(self, seed: int) -> TimeStep:
+        """Begin an episode. The same seed and the same actions should give the same episode."""
+        ...
+
+    def step(self, actions: np.ndarray) -> TimeStep:
+        """Every agent acts at once; actions [M] int32. Never called after the end of an episode."""
+        ...
+
+    def close(self) -> None:
+        """The world is not needed any more."""
+        ...
+
+
+@runtime_checkable
+class HostEnvironment(Protocol):
+    """A task whose worlds are outside of JAX: a frozen dataclass of settings, which can be pickled."""
+
+    @property
+    def spec(self) -> EnvSpec: ...
+
+    def open(self) -> HostWorld:
+        """Make a world, in whichever process it is to run."""
+        ...
+
+
+Environment = JaxEnvironment | HostEnvironment
+"""A task: any of its worlds plays an episode of any team."""
+
+
+def is_hosted(env: Environment) -> TypeGuard[HostEnvironment]:
+    """Does this task run outside of JAX?"""
+    return isinstance(env, HostEnvironment)
 
 
 def world_of(env: Environment) -> str:

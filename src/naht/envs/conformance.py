@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.envs.base import Array, Environment, EnvSpec, PyTree, TimeStep, side_by_side
+from naht.envs.base import Array, Environment, EnvSpec, HostEnvironment, JaxEnvironment, PyTree, TimeStep
+from naht.envs.host import open_worlds, stacked
 from naht.errors import NahtError
 
 
@@ -52,7 +53,7 @@ def _same(a: PyTree, b: PyTree, tolerance: float = 0.0) -> bool:
     return all(x.dtype == y.dtype and np.allclose(raw(x), raw(y), rtol=tolerance, atol=tolerance) for x, y in pairs)
 
 
-def _as_written(env: Environment, name: str) -> Callable[..., Any]:
+def _as_written(env: JaxEnvironment, name: str) -> Callable[..., Any]:
     """A method as plain Python, also of an environment that compiles it itself."""
     compiled: Any = getattr(type(env), name, None)
     return partial(compiled.__wrapped__, env) if hasattr(compiled, "lower") else getattr(env, name)
@@ -74,7 +75,7 @@ STRESS_STEPS = 2000
 """Steps that many worlds are played for, at most."""
 
 
-def _stress(env: Environment, seed: int, worlds: int) -> None:
+def _stress(env: JaxEnvironment, seed: int, worlds: int) -> None:
     """Many episodes at once, with random actions and stubborn ones: what goes wrong rarely is found here."""
     spec = env.spec
 
@@ -114,10 +115,46 @@ def check_environment(
     masks that leave every agent an action, an end by the horizon, determinism for a key, and that plain, jitted and
     vmapped calls agree. Then `worlds` more episodes are played for numbers and masks that go wrong rarely. Without
     `plain`, nothing is called in plain Python: there, JAX compiles a program for every operation of every size.
+
+    Of an environment whose worlds are outside of JAX, the same as far as it applies: `episodes` in one world, each
+    twice from the same seed.
     """
     spec = env.spec
     _expect(spec, spec.num_agents >= 1 and spec.num_actions >= 1 and spec.horizon >= 1, f"impossible sizes in {spec}")
     _expect(spec, hash(env) == hash(env) and env == env, "the environment must be hashable (a frozen dataclass)")
+    if isinstance(env, HostEnvironment):
+        _check_hosted(env, seed, episodes)
+    else:
+        _check_jax(env, seed, episodes, worlds, plain)
+
+
+def _over(shown: TimeStep) -> bool:
+    return bool(np.any(shown.terminated | shown.truncated))
+
+
+def _check_hosted(env: HostEnvironment, seed: int, episodes: int) -> None:
+    spec, worlds = env.spec, open_worlds(env, 1)
+    for episode in range(episodes):
+        played = []
+        for _ in range(2):
+            rng = np.random.default_rng([seed, episode])
+            shown = [worlds.reset(np.ones(1, bool), np.array([seed + episode], np.uint32))]
+            _expect(spec, float(shown[0].reward[0]) == 0.0, f"the reward after a reset is {shown[0].reward[0]}, not 0")
+            _expect(spec, not _over(shown[-1]), "an episode is over right after its reset")
+            while not _over(shown[-1]) and len(shown) <= spec.horizon:
+                chances = np.where(shown[-1].avail, rng.random(shown[-1].avail.shape), -1.0)
+                shown.append(worlds.step(chances.argmax(-1).astype(np.int32)))
+                other = {*shown[0].metrics} ^ {*shown[-1].metrics}
+                _expect(spec, not other, f"metrics differ between reset and a step: {', '.join(sorted(other))}")
+            _expect(spec, _over(shown[-1]), f"no episode end within the horizon of {spec.horizon} steps")
+            played.append(stacked(shown))
+        one, other_one = played
+        same = len(one.reward) == len(other_one.reward) and _same(one, other_one)
+        _expect(spec, same, "the same seed and the same actions give another episode")
+
+
+def _check_jax(env: JaxEnvironment, seed: int, episodes: int, worlds: int, plain: bool) -> None:
+    spec = env.spec
     reset, step, act = jax.jit(env.reset), jax.jit(env.step), jax.jit(random_actions)
     plain_reset, plain_step = (_as_written(env, name) for name in ("reset", "step"))
     keys = jax.random.split(jax.random.key(seed), episodes)
@@ -162,5 +199,4 @@ def check_environment(
             if ts.terminated or ts.truncated:
                 break
         _expect(spec, bool(ts.terminated | ts.truncated), f"no episode end within the horizon of {spec.horizon} steps")
-    if side_by_side(env, worlds) == worlds:
-        _stress(env, seed, worlds)
+    _stress(env, seed, worlds)

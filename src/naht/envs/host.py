@@ -12,51 +12,18 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from naht.envs.base import Array, Environment, EnvSpec, TimeStep
+from naht.envs.base import Array, EnvSpec, HostEnvironment, TimeStep
 from naht.errors import NahtError, one_line, require
 from naht.runtime import usable_cores
 
 
-class HostWorld(Protocol):
-    """One world. Time steps hold NumPy arrays, of the sizes that the environment's `spec` states."""
-
-    def reset(self, seed: int) -> TimeStep:
-        """Begin an episode. The same seed and the same actions should give the same episode."""
-        ...
-
-    def step(self, actions: np.ndarray) -> TimeStep:
-        """Every agent acts at once; actions [M] int32. Never called after the end of an episode."""
-        ...
-
-    def close(self) -> None:
-        """The world is not needed any more."""
-        ...
-
-
-@runtime_checkable
-class HostEnvironment(Protocol):
-    """A task whose worlds are outside of JAX: a frozen dataclass of settings, which can be pickled."""
-
-    @property
-    def spec(self) -> EnvSpec: ...
-
-    def open(self) -> HostWorld:
-        """Make a world, in whichever process it is to run."""
-        ...
-
-
 class WorldLost(NahtError):
     """A world has ended without being asked to. What was learned until then is kept."""
-
-
-def is_hosted(env: Environment | HostEnvironment) -> TypeGuard[HostEnvironment]:
-    """Does this task run outside of JAX?"""
-    return isinstance(env, HostEnvironment)
 
 
 def like(spec: EnvSpec, metrics: Sequence[str] = ()) -> TimeStep:
@@ -126,6 +93,12 @@ class _Share:
             world.close()
 
 
+def _said(env: HostEnvironment, e: Exception) -> str:
+    """What went wrong in a world, in one line."""
+    whose = "" if isinstance(e, NahtError) else f"a world of '{env.spec.name}' failed: {type(e).__name__}: "
+    return f"{whose}{one_line(e)}"
+
+
 def _serve(pipe: Connection, env: HostEnvironment, count: int) -> None:
     """The life of a process that runs worlds: calls come in, answers or errors go out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which then closes its worlds
@@ -136,29 +109,35 @@ def _serve(pipe: Connection, env: HostEnvironment, count: int) -> None:
         while (call := pipe.recv()) is not None:
             method, args = call
             pipe.send((True, getattr(share, method)(*args)))
-    except EOFError:  # the run is gone
+    except (EOFError, BrokenPipeError):  # the run is gone
         pass
     except Exception as e:
-        reason = "" if isinstance(e, NahtError) else f"a world of '{env.spec.name}' failed: {type(e).__name__}: "
-        pipe.send((False, f"{reason}{one_line(e)}"))
+        with suppress(OSError):
+            pipe.send((False, _said(env, e)))
     finally:
         if share is not None:
             share.close()
 
 
 class HostWorlds:
-    """A batch of B worlds, shared out among processes."""
+    """A batch of B worlds, shared out among processes; a single one runs in this process."""
 
     def __init__(self, env: HostEnvironment, count: int, processes: int | None = None):
         self.env, self.count = env, count
-        wanted = min(count, processes or getattr(env, "processes", None) or usable_cores())
-        self.bounds = [round(i * count / wanted) for i in range(wanted + 1)]
         self.seeds = np.zeros(count, np.uint32)
         """Of the running episodes."""
         self.steps = np.full(count, -1)
         """Taken in the running episodes; -1: none has begun."""
+        wanted = min(count, processes or usable_cores())
+        self.bounds = [round(i * count / wanted) for i in range(wanted + 1)]
+        self.here: _Share | None = None
+        self.pipes: list[Connection] = []
+        self.processes: list[Any] = []
+        atexit.register(self.close)
+        if count == 1:
+            self.here = self._told(_Share, env, 1)
+            return
         context = multiprocessing.get_context("spawn")
-        self.pipes, self.processes = [], []
         for size in np.diff(self.bounds):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, env, int(size)), daemon=True)
@@ -166,10 +145,18 @@ class HostWorlds:
             theirs.close()  # so that the end of the process is the end of the pipe
             self.pipes.append(ours)
             self.processes.append(process)
-        atexit.register(self.close)
         self._answers()
 
+    def _told(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a world in this process answers."""
+        try:
+            return function(*args)
+        except Exception as e:
+            self.close()
+            raise WorldLost(_said(self.env, e)) from e
+
     def _answers(self) -> list[Any]:
+        """What the processes answer."""
         answers = []
         for pipe, process in zip(self.pipes, self.processes, strict=True):
             try:
@@ -177,8 +164,8 @@ class HostWorlds:
             except (EOFError, OSError) as e:
                 process.join(1)
                 self.close()
-                code = process.exitcode
-                raise WorldLost(f"a process that runs worlds of '{self.env.spec.name}' ended (exit code {code})") from e
+                name, code = self.env.spec.name, process.exitcode
+                raise WorldLost(f"a process that runs worlds of '{name}' has ended (exit code {code})") from e
             if not good:
                 self.close()
                 raise WorldLost(answer)
@@ -187,6 +174,9 @@ class HostWorlds:
 
     def _call(self, method: str, arguments: Callable[[int, int], tuple[Any, ...]]) -> TimeStep:
         """Every process does its part at the same time; arguments(from world, to world)."""
+        require(self.open, f"worlds of '{self.env.spec.name}' are closed")
+        if self.here:
+            return self._told(getattr(self.here, method), *arguments(0, self.count))
         for pipe, low, high in zip(self.pipes, self.bounds, self.bounds[1:], strict=False):
             with suppress(OSError):  # it is gone, which its answer will show
                 pipe.send((method, arguments(low, high)))
@@ -209,11 +199,14 @@ class HostWorlds:
 
     @property
     def open(self) -> bool:
-        return bool(self.pipes)
+        return bool(self.pipes) or self.here is not None
 
     def close(self) -> None:
-        """End all processes."""
+        """End all worlds and their processes."""
         atexit.unregister(self.close)
+        here, self.here = self.here, None
+        if here is not None:
+            here.close()
         for pipe in self.pipes:
             with suppress(OSError):
                 pipe.send(None)
@@ -239,6 +232,12 @@ def open_worlds(env: HostEnvironment, count: int, use: Use = "playing") -> HostW
     if wanted not in _running:
         _running[wanted] = HostWorlds(env, count)
     return _running[wanted]
+
+
+def close_worlds() -> None:
+    """End all worlds that this process has open."""
+    while _running:
+        _running.popitem()[1].close()
 
 
 def seeds_of(keys: Array) -> Array:

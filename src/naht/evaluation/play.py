@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.devices import SHARED, SPLIT, spread
-from naht.envs.base import Array, Environment, PyTree, side_by_side
-from naht.envs.host import is_hosted
+from naht.envs.base import Array, Environment, PyTree, is_hosted, side_by_side
 from naht.errors import NahtError, require
 from naht.hosted import HostedArena
 from naht.rollout import Arena, ArenaState, Trajectory, where
@@ -93,12 +92,14 @@ def _play_compiled(
 
 def _play_hosted(arena: HostedArena, ours: PyTree, theirs: PyTree, key: Array, team: Team | None) -> Episodes:
     k_reset, k_play = jax.random.split(key)
-    start = arena.reset(k_reset, team)
-    found = _opened(start)
-    for _, record in arena.steps(ours, theirs, start, arena.arena.keys(k_play, arena.arena.env.spec.horizon)):
+    state = arena.reset(k_reset, team)
+    found = _opened(state)
+    for keys in arena.arena.keys(k_play, arena.arena.env.spec.horizon):
+        now, record = arena.step(ours, theirs, state, keys)
         found = jax.device_get(_first(record, found))
         if (found.length > 0).all():
             break
+        state = arena.restart(now, keys[3])
     return found
 
 

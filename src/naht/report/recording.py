@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.agents.policy import NO_ACTION
-from naht.envs.base import Array, Environment, EnvSpec, PyTree, TimeStep
-from naht.errors import require
+from naht.envs.base import Array, Environment, EnvSpec, HostEnvironment, JaxEnvironment, PyTree, TimeStep
+from naht.errors import NahtError, require
 from naht.rollout import Arena
 from naht.teams.population import Population
 from naht.teams.sampler import NumControlled, Selection, Team, TeamSampler, check_sampler, team_sampler
@@ -34,7 +34,7 @@ class Filmed:
     happens in the added step is thrown away with the restart.
     """
 
-    env: Environment
+    env: JaxEnvironment
 
     @property
     def spec(self) -> EnvSpec:
@@ -137,6 +137,8 @@ def record(
     there are enough; strangers come from one member per episode, or with `mix` from any for each seat. `select` is
     the seat of the agent whose view pictures show, if the task's drawing has one; None: the first controlled seat.
     """
+    if isinstance(env, HostEnvironment):
+        raise NahtError(f"'{env.spec.name}' runs outside of JAX, where its states can't be recorded")
     require(episodes >= 1, f"episodes is {episodes}: it must be at least 1")
     require(0 <= seed < 2**32, f"seed is {seed}: it must lie between 0 and 2**32 - 1")
     seats = env.spec.num_agents

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.envs.base import Array, Environment, PyTree
+from naht.envs.base import Array, Environment, HostEnvironment, PyTree
 from naht.errors import NahtError, require
 
 Probabilities = tuple[float, ...] | Callable[[PyTree], Array] | None
@@ -200,6 +200,11 @@ def team_sampler(
     )
 
 
+def _initial_state(env: Environment) -> PyTree:
+    """Of an episode. What is known of worlds outside of JAX is the seed of their episode."""
+    return jnp.uint32(0) if isinstance(env, HostEnvironment) else jax.jit(env.reset)(jax.random.key(0))[0]
+
+
 def check_sampler(sampler: Sampler, env: Environment, members: tuple[int, int] | None = None, draws: int = 64) -> None:
     """Draw teams for a real initial state, so that a wrong size or a faulty user function fails before any work.
 
@@ -212,12 +217,12 @@ def check_sampler(sampler: Sampler, env: Environment, members: tuple[int, int] |
         sides |= {s: (g.probabilities, g.size) for s in ("controlled", "uncontrolled") for g in [getattr(sampler, s)]}
         functions = {name: (f, size) for name, (f, size) in sides.items() if callable(f)}
         if functions:
-            state, _ = jax.jit(env.reset)(jax.random.key(0))
+            state = _initial_state(env)
         for name, (function, size) in functions.items():
             values = tuple(np.asarray(function(state), float).tolist())
             _check_probabilities(f"{name} (from its function of the initial state)", values, size)
         return
-    state, _ = jax.jit(env.reset)(jax.random.key(0))
+    state = _initial_state(env)
     team = sampler.sample(jax.random.key(0), state)
     require(isinstance(team, Team), f"the sampler drew {team!r}, not a naht.Team"[:200])
     for name, kind, drawn in (("controlled", "bool", team.controlled), ("member", "int", team.member)):

@@ -9,7 +9,6 @@ import tyro
 
 from naht.config import MOST_ENVS, Amount, Count, Range, Seed, setting
 from naht.envs.base import Environment
-from naht.envs.host import HostEnvironment
 from naht.errors import unknown
 from naht.learning.algorithms import ALGORITHMS
 from naht.learning.learner import LearnerSettings
@@ -35,7 +34,7 @@ class TeamsConfig:
     """Where the controlled agents sit: in random seats, the first or the last ones."""
 
 
-TaskT = TypeVar("TaskT", bound=Environment | HostEnvironment)
+TaskT = TypeVar("TaskT", bound=Environment)
 AlgorithmT = TypeVar("AlgorithmT", bound=LearnerSettings)
 
 
@@ -73,7 +72,7 @@ class RunConfig(Generic[TaskT, AlgorithmT]):
 
 
 def run_config(
-    task: str | Environment | HostEnvironment,
+    task: str | Environment,
     algorithm_name: str,
     preset: Preset = "tuned",
     *,

@@ -22,8 +22,8 @@ import numpy as np
 from naht.agents.saved import Agent, load_agent
 from naht.config import encode
 from naht.devices import SHARED, place
-from naht.envs.base import Array, PyTree, task_hash, world_of
-from naht.envs.host import WorldLost, is_hosted
+from naht.envs.base import Array, PyTree, is_hosted, task_hash, world_of
+from naht.envs.host import WorldLost
 from naht.errors import Interrupted, NahtError, require
 from naht.evaluation.play import never_ends, plain_errors
 from naht.evaluation.statistics import mean_interval

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.devices import SHARED, SPLIT, check_devices, own_key, place, spread, total, zeros
-from naht.envs.base import Array, Environment, PyTree, side_by_side, world_of
-from naht.envs.host import is_hosted
+from naht.envs.base import Array, Environment, PyTree, is_hosted, side_by_side, world_of
 from naht.errors import require
 from naht.evaluation.play import Episodes, check_ended, play_episodes
 from naht.hosted import HostedArena
