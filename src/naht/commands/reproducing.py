@@ -16,20 +16,19 @@ from rich.live import Live
 from rich.text import Text
 
 from naht.commands.parsing import leading_names, parse
-from naht.config import Count, encode
+from naht.config import Count
 from naht.errors import NahtError, require, unknown
 from naht.report.content import MARKS, TaskFindings
 from naht.report.markdown import fill_in, write_document
 from naht.report.page import write_page
 from naht.runtime import usable_cores
-from naht.storage import write_file
 from naht.study.demo import Demo, demo
 from naht.study.engine import Cores, Executor, Here, Outcome, carry_out
 from naht.study.keeping import keep
 from naht.study.nodes import DONE, Node, is_done
 from naht.study.overview import clock, show, survey
 from naht.study.plan import Plan, Request, plan_of
-from naht.study.story import REQUEST, content_of, plan_in, studies_in, write_findings
+from naht.study.story import content_of, plan_in, studies_in, write_findings, write_request
 from naht.study.works import Training
 from naht.tasks import Preset
 from naht.terminal import terminal
@@ -133,7 +132,7 @@ def _carry_out(root: Path, plan: Plan, wanted: Reproduce, until: float | None) -
         console.print(show(title, parts, survey(root, nodes), workers))
         return True
     _adopt(root, nodes, wanted.with_)
-    write_file(root / REQUEST, (json.dumps(encode(plan.request), indent=1) + "\n").encode())
+    write_request(root, plan.request)
     left = [node for node in nodes if not is_done(root, node)]
     if left:
         workers = min(workers, len(left))

@@ -7,12 +7,13 @@ trains nothing again.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from naht.agents.saved import load_agent
 from naht.study.nodes import DONE, Node, in_order, is_done
 from naht.study.plan import Plan
-from naht.study.story import REQUEST
+from naht.study.story import write_request
 from naht.study.works import AGENT
 
 ROWS = ("*.csv.gz", "*.json.gz", DONE)
@@ -36,5 +37,8 @@ def keep(root: Path, plan: Plan, out: Path) -> list[Node]:
         for path in sorted(files, key=lambda path: path.name == DONE):  # the mark that all is there comes last
             shutil.copyfile(path, target / path.name)
         copied.append(node)
-    shutil.copyfile(root / REQUEST, out / REQUEST)
+    request = plan.request
+    if not set(request.parts) & set(plan.further):  # what was asked for last is part of a whole
+        request = replace(request, parts=())
+    write_request(out, request)
     return copied

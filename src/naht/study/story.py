@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from naht.config import decode, read_json
+from naht.config import decode, encode, read_json
 from naht.errors import require
 from naht.evaluation.statistics import Interval, mean_interval
 from naht.evaluation.tables import write_table
@@ -54,6 +55,11 @@ def studies_in(folder: Path) -> list[Path]:
     require(bool(roots), f"{folder} holds no study: it has no {REQUEST}")
     order = {task: place for place, task in enumerate(TASKS)}
     return sorted(roots, key=lambda root: order.get(root.name, len(order)))
+
+
+def write_request(root: Path, request: Request) -> None:
+    """Say in a study's folder what it is."""
+    write_file(root / REQUEST, (json.dumps(encode(request), indent=1) + "\n").encode())
 
 
 def plan_in(root: Path) -> Plan:

@@ -144,6 +144,26 @@ def _upper_reference(book: Book) -> str:
     )
 
 
+def _who_must_not_know(book: Book, critic: Verdict, actor: Verdict) -> str:
+    """What the strangers' data are good for, if it is the critic that must not know the seats."""
+    s = {m: float(np.mean(book.trials(m))) for m in ("ippo-naht", "actor-told-seats", "critic-told-seats")}
+    lost = {m: s[m] - s["ippo-naht"] for m in ("actor-told-seats", "critic-told-seats")}
+    said = (
+        f"Told which seats are controlled, an actor changes that by {lost['actor-told-seats']:+.1f}, a critic by "
+        f"{lost['critic-told-seats']:+.1f}."
+    )
+    if critic.answer != "holds" or actor.answer == "holds":
+        return said
+    with suppress(Missing):
+        without = float(np.mean(book.trials("ippo-naht-no-ucd"))) - s["ippo-naht"]
+        said += (
+            f" A critic that can tell strangers from its own values them apart, and loses "
+            f"{lost['critic-told-seats'] / without:.0%} of what leaving their data out altogether costs "
+            f"({without:+.1f}). It fits: UCD makes a value function that takes everybody for one of its own."
+        )
+    return said
+
+
 def pair(book: Book) -> Finding:
     """POAM and IPPO-NAHT alone, for other settings or another prey."""
     ours, theirs = (book.trials(m, known, everybody=False) for m in BOTH)
@@ -283,7 +303,7 @@ def told(book: Book) -> Finding:
     return Finding(
         "told",
         "What could a teammate model gain at all?",
-        _upper_reference(book),
+        f"{_upper_reference(book)} {_who_must_not_know(book, *verdicts[2:])}",
         (Figure("dots", compared(book, methods, "told")[:1], "", RETURN),),
         (returns_table(book, methods, "Told the strangers' team, the controlled seats, or both"),),
         verdicts,
