@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from naht.agents.policy import Percept, Policy
     from naht.agents.python import Situation
     from naht.agents.saved import Agent, load_agent
-    from naht.agents.scripted import register_teammate
-    from naht.envs.base import Environment, EnvSpec, TimeStep
+    from naht.agents.scripted import Teammate, register_teammate
+    from naht.envs.base import Environment, EnvSpec, HostEnvironment, TimeStep
     from naht.envs.conformance import check_environment
     from naht.evaluation.comparison import Difference, compare, compare_rows
     from naht.evaluation.play import EpisodeRow, evaluate_mn, evaluate_sampler
@@ -37,8 +37,8 @@ _HOMES = {
     "naht.agents.policy": ("Percept", "Policy"),
     "naht.agents.python": ("Situation",),
     "naht.agents.saved": ("Agent", "load_agent"),
-    "naht.agents.scripted": ("register_teammate",),
-    "naht.envs.base": ("EnvSpec", "Environment", "TimeStep"),
+    "naht.agents.scripted": ("Teammate", "register_teammate"),
+    "naht.envs.base": ("EnvSpec", "Environment", "HostEnvironment", "TimeStep"),
     "naht.envs.conformance": ("check_environment",),
     "naht.evaluation.comparison": ("Difference", "compare", "compare_rows"),
     "naht.evaluation.play": ("EpisodeRow", "evaluate_mn", "evaluate_sampler"),
@@ -64,6 +64,7 @@ __all__ = [
     "EnvSpec",
     "Environment",
     "EpisodeRow",
+    "HostEnvironment",
     "Learner",
     "LearnerSettings",
     "Member",
@@ -78,6 +79,7 @@ __all__ = [
     "Task",
     "Team",
     "TeamSampler",
+    "Teammate",
     "TimeStep",
     "Trajectory",
     "__version__",

@@ -63,6 +63,12 @@ Share = Annotated[float, Range(0, 1)]
 
 def setting(cls: T) -> T:
     """Class decorator: this dataclass checks its fields, and may appear in configuration files and agent cards."""
+    taken = _TYPES.get(cls.__name__)
+    if taken is not None and taken.__module__ != cls.__module__:
+        # A file that names one would be read as the other. A script is another module in its worker processes.
+        script = {"__main__", "__mp_main__"} >= {taken.__module__, cls.__module__}
+        where = f"{taken.__module__} has a setting of that name already"
+        require(script, f"the setting {cls.__name__} of {cls.__module__} needs another name: {where}")
     _TYPES[cls.__name__] = cls
     # Before the class's own checks, which may count on the types.
     own = getattr(cls, "__post_init__", None)

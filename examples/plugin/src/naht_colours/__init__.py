@@ -1,0 +1,1 @@
+"""A task, an algorithm and teammates for naht."""
