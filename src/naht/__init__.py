@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from naht.agents.python import Situation
     from naht.agents.saved import Agent, load_agent
     from naht.agents.scripted import Teammate, register_teammate
+    from naht.bridges.gymnasium import to_gymnasium
+    from naht.bridges.pettingzoo import from_pettingzoo, to_pettingzoo
     from naht.envs.base import Environment, EnvSpec, HostEnvironment, TimeStep
     from naht.envs.conformance import check_environment
     from naht.evaluation.comparison import Difference, compare, compare_rows
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from naht.training.run import resume, train
 
 _HOMES = {
+    "naht.bridges.gymnasium": ("to_gymnasium",),
+    "naht.bridges.pettingzoo": ("from_pettingzoo", "to_pettingzoo"),
     "naht.agents.policy": ("Percept", "Policy"),
     "naht.agents.python": ("Situation",),
     "naht.agents.saved": ("Agent", "load_agent"),
@@ -91,6 +95,7 @@ __all__ = [
     "draw_frame",
     "evaluate_mn",
     "evaluate_sampler",
+    "from_pettingzoo",
     "load_agent",
     "load_members",
     "make_env",
@@ -105,6 +110,8 @@ __all__ = [
     "save_replay",
     "setting",
     "team_sampler",
+    "to_gymnasium",
+    "to_pettingzoo",
     "train",
 ]
 

@@ -33,6 +33,8 @@ class BitGame:
     horizon: Horizon = 25
     """Steps per episode."""
 
+    all_allowed = True
+
     def __post_init__(self) -> None:
         require(self.num_agents >= 2, f"num_agents is {self.num_agents}: the bit game needs at least 2 agents")
 

@@ -121,6 +121,8 @@ class PredatorPrey:
     """Who flees: 'naht' (shipped with the package), or a file: our format, or the published ePyMARL network as .pt or
     .npz."""
 
+    all_allowed = True
+
     def __post_init__(self) -> None:
         require(self.num_agents >= 2, f"num_agents is {self.num_agents}: a catch needs at least 2 predators")
 
