@@ -1,6 +1,5 @@
 """Predator-prey: physics against mpe2, rewards by hand, prey from every kind of file."""
 
-import io
 import os
 import pickle
 import struct
@@ -19,6 +18,7 @@ from naht.envs.predator_prey import DIRECTIONS, DT, PredatorPrey, PredatorPreySt
 from naht.envs.prey import Prey, load_prey
 from naht.envs.torch_file import read_torch_arrays
 from naht.storage import read_arrays, write_arrays
+from torch_files import FORMATS, Malice, dictionary, legacy_file, state_dictionary, tensor, text, zip_file
 
 SIZES = [(3, 2), (4, 1)]
 """(predators, obstacles)."""
@@ -305,66 +305,6 @@ def evaluate(arrays, x):
     return x @ p["fc3.weight"].T + p["fc3.bias"]
 
 
-ORDERED = b"ccollections\nOrderedDict\n)R"
-
-
-def text(value):
-    return b"X" + struct.pack("<I", len(value)) + value.encode()
-
-
-def numbers(*values):
-    """A tuple of integers."""
-    return b"(" + b"".join(b"J" + struct.pack("<i", v) for v in values) + b"t"
-
-
-def tensor(key, count, offset, shape, stride, storage="FloatStorage"):
-    """The opcodes of one tensor: a call of _rebuild_tensor_v2 with a reference to a storage."""
-    reference = b"(" + text("storage") + f"ctorch\n{storage}\n".encode() + text(key) + text("cpu")
-    reference += b"J" + struct.pack("<i", count) + b"NtQ"
-    arguments = b"(" + reference + b"J" + struct.pack("<i", offset) + numbers(*shape) + numbers(*stride)
-    return b"ctorch._utils\n_rebuild_tensor_v2\n" + arguments + b"\x89" + ORDERED + b"tR"
-
-
-def dictionary(tensors):
-    """A pickled OrderedDict with an attribute of its own, as PyTorch's state dictionaries have."""
-    items = b"".join(text(name) + value for name, value in tensors.items())
-    return b"\x80\x02" + ORDERED + b"(" + items + b"u" + b"}" + text("_metadata") + b"}sb."
-
-
-def state_dictionary(arrays, shared):
-    """(pickle, storages): every tensor in its own storage, or all in one, with kernels stored transposed."""
-    if not shared:
-        storages = {str(100 + i): a for i, a in enumerate(arrays.values())}
-        strides = [[s // 4 for s in np.ascontiguousarray(a).strides] for a in arrays.values()]
-        rows = zip(arrays.items(), storages, strides, strict=True)
-        return dictionary({n: tensor(key, a.size, 0, a.shape, s) for (n, a), key, s in rows}), storages
-    total = sum(a.size for a in arrays.values())
-    tensors, offset = {}, 0
-    for name, a in arrays.items():
-        tensors[name] = tensor("0", total, offset, a.shape, [1, len(a)] if a.ndim == 2 else [1])
-        offset += a.size
-    return dictionary(tensors), {"0": np.concatenate([a.T.reshape(-1) for a in arrays.values()])}
-
-
-def legacy_file(pickled, storages):
-    head = [pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})]
-    data = [struct.pack("<q", a.size) + a.tobytes() for a in storages.values()]
-    return b"".join([*head, pickled, pickle.dumps(list(storages), 2), *data])
-
-
-def zip_file(pickled, storages):
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("prey/data.pkl", pickled)
-        for key, a in storages.items():
-            archive.writestr(f"prey/data/{key}", a.tobytes())
-        archive.writestr("prey/version", "3\n")
-    return file.getvalue()
-
-
-FORMATS = {"legacy": legacy_file, "zip": zip_file}
-
-
 def refused(path, obs_size=14):
     """The one line with which a prey file is refused."""
     with pytest.raises(NahtError) as e:
@@ -436,16 +376,6 @@ def test_the_fingerprint_is_that_of_the_parameters(tmp_path):
     env = world_with(random_prey(), tmp_path)
     assert env.fingerprint == world_with(random_prey(), tmp_path).fingerprint
     assert env.fingerprint != world_with(random_prey(seed=1), tmp_path).fingerprint
-
-
-class Malice:
-    """A pickle that leaves a mark when it is run."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.mark}",)
 
 
 @pytest.mark.parametrize("where", ["start", "facts", "object", "names", "zip", "npz"])

@@ -1,13 +1,14 @@
-"""Read the tensors of a PyTorch file without PyTorch, and without running anything that the file asks for.
+"""Read and write the tensors of a PyTorch file without PyTorch, and without running anything that a file asks for.
 
-A .pt file is a pickle, and unpickling can call any function. This reader knows the few names that a plain dictionary of
-tensors needs and refuses everything else.
+A .pt or .th file is a pickle, and unpickling can call any function. This reader knows the few names that a plain
+dictionary of tensors needs and refuses everything else.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import struct
 import zipfile
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -116,7 +117,7 @@ class _Reader(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, and only tensors are read")
         return ALLOWED[module, name]
 
     def persistent_load(self, pid: Any) -> _Storage:
@@ -125,7 +126,10 @@ class _Reader(pickle._Unpickler):
         kind, storage_type, key, _, count, *view = pid
         if kind != "storage" or not isinstance(storage_type, _StorageType) or any(view):
             raise pickle.UnpicklingError(f"a reference of kind {kind!r}")
-        return self.storages.setdefault(str(key), _Storage(np.dtype(storage_type.dtype), int(count)))
+        storage = _Storage(np.dtype(storage_type.dtype), int(count))
+        if storage.count * storage.dtype.itemsize > LARGEST:  # before room is made for it
+            raise pickle.UnpicklingError(f"a storage of {storage.count:,} numbers")
+        return self.storages.setdefault(str(key), storage)
 
 
 def _legacy(file: Any) -> Any:
@@ -133,7 +137,8 @@ def _legacy(file: Any) -> Any:
     for expected in (MAGIC, PROTOCOL):
         if _Reader(file).load() != expected:
             raise ValueError("neither of PyTorch's formats")
-    _Reader(file).load()
+    facts = _Reader(file).load()
+    _check_order("little" if isinstance(facts, dict) and facts.get("little_endian", True) else "big")
     reader = _Reader(file)
     tree = reader.load()
     for key in _Reader(file).load():
@@ -143,6 +148,11 @@ def _legacy(file: Any) -> Any:
             raise ValueError("a storage of another size than announced")
         storage.fill(file.read(int(count) * storage.dtype.itemsize))
     return tree
+
+
+def _check_order(order: str) -> None:
+    if order != "little":
+        raise ValueError(f"its numbers have their bytes in the order '{order[:20]}', not 'little'")
 
 
 def check_archive(archive: zipfile.ZipFile, most: int) -> None:
@@ -159,6 +169,8 @@ def _zipped(archive: zipfile.ZipFile) -> Any:
     if pickled is None:
         raise ValueError("neither of PyTorch's formats")
     folder = pickled.removesuffix("data.pkl")
+    if f"{folder}byteorder" in archive.namelist():  # older ones don't say
+        _check_order(archive.read(f"{folder}byteorder").decode())
     reader = _Reader(io.BytesIO(archive.read(pickled)))
     tree = reader.load()
     for key, storage in reader.storages.items():
@@ -170,15 +182,24 @@ LARGEST = 2**28
 """Bytes that a file may unpack to."""
 
 
-def read_torch_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a saved state dictionary by name, from the legacy or the zip format of `torch.save`."""
+def read_torch_arrays(path: Path, *, nothing_else: bool = False) -> dict[str, np.ndarray]:
+    """The tensors of a saved state dictionary by name, from the legacy or the zip format of `torch.save`.
+
+    With `nothing_else`, a dictionary that has more than tensors in it is refused.
+    """
     try:
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise ValueError(f"it has {size:,} bytes, more than {LARGEST:,}")
         with open(path, "rb") as file:
             zipped = file.read(2) == b"PK"
             file.seek(0)
             tree = _zipped(zipfile.ZipFile(file)) if zipped else _legacy(file)
         if not isinstance(tree, dict):
             raise ValueError("it holds no dictionary")
+        other = [str(name)[:60] for name, value in tree.items() if not isinstance(value, _Tensor)]
+        if nothing_else and other:
+            raise ValueError(f"'{other[0]}' is no tensor")
         return {str(name): value.array() for name, value in tree.items() if isinstance(value, _Tensor)}
     except NahtError:
         raise
@@ -186,3 +207,39 @@ def read_torch_arrays(path: Path) -> dict[str, np.ndarray]:
         raise NahtError(f"can't read {path}: {e.strerror}") from e
     except Exception as e:  # a damaged pickle can fail in any way
         raise NahtError(f"{path} can't be read as a PyTorch file of tensors: {one_line(e)}") from e
+
+
+def torch_file(weights: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:
+    """A file for `torch.load(..., weights_only=True)`: a dictionary of facts (plain data) and of "weights", which is a
+    dictionary of tensors. Float32 only."""
+    arrays = {str(i): np.asarray(a, "<f4", order="C") for i, a in enumerate(weights.values())}
+    tensors = b"".join(_text(n) + _tensor(k, a) for n, (k, a) in zip(weights, arrays.items(), strict=True))
+    plain = pickle.dumps(facts, 2)[2:-1]  # without its first and last opcode
+    pickled = b"\x80\x02" + plain + _text("weights") + b"}(" + tensors + b"us."
+    entries = {"data.pkl": pickled, "byteorder": b"little", "version": b"3\n"}
+    entries |= {f"data/{key}": a.tobytes() for key, a in arrays.items()}
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(zipfile.ZipInfo(f"agent/{name}"), content)  # without a date: equal agents, equal files
+    return file.getvalue()
+
+
+def _text(value: str) -> bytes:
+    """The opcode of a text."""
+    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+
+
+def _numbers(*values: int) -> bytes:
+    """The opcodes of a tuple."""
+    return b"(" + b"".join(b"J" + struct.pack("<i", value) for value in values) + b"t"
+
+
+def _tensor(key: str, a: np.ndarray) -> bytes:
+    """The opcodes of a call of _rebuild_tensor_v2 with a reference to a storage. Python's pickler would have to import
+    what it names."""
+    storage = b"(" + _text("storage") + b"ctorch\nFloatStorage\n" + _text(key) + _text("cpu")
+    storage += b"J" + struct.pack("<i", a.size) + b"tQ"
+    shape, stride = _numbers(*a.shape), _numbers(*[s // a.itemsize for s in a.strides])
+    hooks = b"ccollections\nOrderedDict\n)R"
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00" + shape + stride + b"\x89" + hooks + b"tR"
