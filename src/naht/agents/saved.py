@@ -15,6 +15,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 # Files name the classes that these register.
+import naht.agents.epymarl
 import naht.agents.value
 import naht.envs.bit_game
 import naht.envs.predator_prey
@@ -204,6 +205,7 @@ CARD: dict[str, type | tuple[type, ...]] = {
     "config": dict,
     "naht": str,
     "float16": dict,
+    "source": dict,
 }
 """What a card may say that anybody reads, and as what."""
 
@@ -212,11 +214,11 @@ def _check_header(header: dict[str, Any], path: Path) -> None:
     """Everything that is read from a header or card later is there, and of its type."""
     for name, kind in (("name", str), ("policy", dict), ("spec", dict), ("card", dict)):
         require(isinstance(header.get(name), kind), f"{path}: '{name}' is {short(header.get(name))}")
-    require(_is_label(header["name"]), f"{path}: 'name' is {short(header['name'])}")
+    require(is_label(header["name"]), f"{path}: 'name' is {short(header['name'])}")
     card = header["card"]
     for name, kinds in CARD.items():
         fine = name not in card or (isinstance(card[name], kinds) and not isinstance(card[name], bool))
-        fine = fine and (kinds is not str or _is_label(card.get(name, "-")))
+        fine = fine and (kinds is not str or is_label(card.get(name, "-")))
         require(fine, f"{path}: '{name}' on its card is {short(card.get(name))}")
     for name, value in card.get("measured", {}).items():
         require(is_number(value), f"{path}: 'measured' on its card has {name} {short(value)}")
@@ -229,7 +231,7 @@ def _check_header(header: dict[str, Any], path: Path) -> None:
     require(fine, f"{path}: the teammates on its card are {short(teammates)}")
 
 
-def _is_label(text: str) -> bool:
+def is_label(text: str) -> bool:
     """Can this be shown in a table?"""
     return 0 < len(text) <= 200 and text.isprintable()
 
