@@ -40,6 +40,7 @@ configure()  # before JAX starts
 
 import jax  # noqa: E402
 
+from epymarl_reference import KINDS, weights_of, write  # noqa: E402
 from naht import load_agent, train  # noqa: E402
 from naht.cli import main  # noqa: E402
 from naht.envs.prey import _read, load_prey  # noqa: E402
@@ -76,17 +77,27 @@ def build_workshop(folder: Path) -> None:
     arrays |= {f"{name}_bias": rng.normal(size=size[0]).astype(np.float32) for name, size in sizes.items()}
     arrays |= {f"in_fn_{part}": np.ones(14, np.float32) for part in ("weight", "bias", "running_mean", "running_var")}
     np.savez(folder / "prey.npz", **arrays)
+    run = folder / "foreign/models/iql_seed=0"
+    write(run / "best/agent.th", weights_of(KINDS["rnn"]))
+    write(run / "legacy.th", weights_of(KINDS["rnn_poam"]), "legacy")
+    (run / "best/best_info.json").write_text('{"best_test_return": 1.5, "best_ts": "600000"}')
+    (folder / "foreign/sacred/iql_seed=0/1").mkdir(parents=True)
+    settings = {"name": "iql", "seed": 0, "agent": "rnn", "agent_output_type": "q", "hidden_dim": 7, "use_rnn": True}
+    settings |= {"obs_last_action": True, "obs_agent_id": True, "env_args": {"key": "x"}}
+    (folder / "foreign/sacred/iql_seed=0/1/config.json").write_text(json.dumps(settings))
 
 
 AGENT = "population/poam-seed0.safetensors"
 LIKE_IT = ("done/best.safetensors", "done/last.safetensors")
 """Agents too, whose fields need not be tried again."""
+IMPORT = ("import-agent", "foreign/models/iql_seed=0", "--task", "bit-game", "--out", "OUT.safetensors")
 READERS: dict[str, tuple[tuple[str, ...], ...]] = {
     AGENT: (
         ("population", "show", AGENT),
         ("population", "list", "population"),
         ("list", "agents", "--out", "population"),
         ("population", "export", "population", "--out", "OUT"),
+        ("export-agent", AGENT, "--episodes", "0", "--out", "OUT.pt"),
         ("population", "verify", AGENT, "--episodes", "2"),
         ("evaluate", AGENT, "--episodes", "1"),
         ("evaluate", "done", "--teammates", AGENT, "--episodes", "1"),
@@ -125,6 +136,10 @@ READERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "half/timing.jsonl": (("resume", "half"), ("curves", "half", "--out", "OUT")),
     "prey.safetensors": (("prey", "prey.safetensors"),),
     "prey.npz": (("prey", "prey.npz"),),
+    "foreign/models/iql_seed=0/best/agent.th": (IMPORT,),
+    "foreign/models/iql_seed=0/best/best_info.json": (IMPORT,),
+    "foreign/sacred/iql_seed=0/1/config.json": (IMPORT,),
+    "foreign/models/iql_seed=0/legacy.th": (("import-agent", "foreign/models/iql_seed=0/legacy.th", *IMPORT[2:]),),
 }
 """By file, the commands that read it. `prey` loads one, as training does before its folder is made."""
 

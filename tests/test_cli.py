@@ -116,6 +116,8 @@ def test_lists(capsys):
         "doctor",
         "population",
         "curves",
+        "import-agent",
+        "export-agent",
     }
 
 

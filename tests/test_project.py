@@ -67,6 +67,6 @@ def test_commands_in_the_readme_are_real():
     from naht.cli import COMMANDS
 
     text = (ROOT / "README.md").read_text()
-    used = set(re.findall(r"^naht (\w+)", text, re.M))
+    used = set(re.findall(r"^naht ([\w-]+)", text, re.M))
     assert used
     assert used <= set(COMMANDS)

@@ -20,6 +20,8 @@ COMMANDS = {
     "watch": "see them play:             naht watch runs/bit-game/poam/seed0",
     "curves": "how runs learn:            naht curves runs/bit-game",
     "population": "teams to meet:             naht population list",
+    "import-agent": "from ePyMARL:              naht import-agent agent.th --task mpe-pp",
+    "export-agent": "to PyTorch or ONNX:        naht export-agent zoo/mpe-pp/vdn-seed3 --format torch",
     "list": "what there is:             naht list tasks",
     "train-prey": "a prey for mpe-pp:         naht train-prey",
     "reproduce": "the paper's study:         naht reproduce mpe-pp",
@@ -37,6 +39,8 @@ HOMES = {
     "watch": ("playing", "watch"),
     "curves": ("playing", "curves"),
     "population": ("populations", "population"),
+    "import-agent": ("foreign", "import_agent_"),
+    "export-agent": ("foreign", "export_agent"),
     "list": ("studies", "list_"),
     "train-prey": ("studies", "train_prey"),
     "reproduce": ("reproducing", "reproduce"),
@@ -50,7 +54,7 @@ USAGE = f"""usage: naht COMMAND ...
 
 N-agent ad hoc teamwork (version {__version__}): train agents that cooperate with teammates nobody chose.
 
-{chr(10).join(f"  {name:<10} {summary}" for name, summary in COMMANDS.items())}
+{chr(10).join(f"  {name:<12} {summary}" for name, summary in COMMANDS.items())}
 
 naht COMMAND --help explains each."""
 
