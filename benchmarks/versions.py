@@ -33,6 +33,7 @@ def serve(task: str, algorithm: str, preset: str, devices: int, changes: dict[st
     from naht import Member, Population, run_config, team_sampler
     from naht.agents.recurrent import RecurrentPolicy
     from naht.devices import SHARED, place
+    from naht.learning import learner as learners
     from naht.training.trainer import Trainer
 
     config: Any = run_config(task, algorithm, preset)  # type: ignore[arg-type]
@@ -40,14 +41,11 @@ def serve(task: str, algorithm: str, preset: str, devices: int, changes: dict[st
     crowd = Population([Member(f"team{i}", policy, policy.init(jax.random.key(i))) for i in range(5)])
     sampler = team_sampler(spec.num_agents, 5, config.teams.num_controlled)
     algorithm = replace(config.algorithm, **changes)
-    try:
-        from naht.learning.learner import Circumstances
-
-        learner = algorithm.learner(spec, Circumstances(devices, share=sampler.controlled_share))
-    except ImportError:  # before 0.10
-        from naht.learning.learner import make_learner
-
-        learner = make_learner(spec, algorithm, devices, share=sampler.controlled_share)
+    hints: dict[str, Any] = {"share": sampler.controlled_share}
+    if hasattr(algorithm, "learner"):
+        learner = algorithm.learner(spec, learners.Circumstances(devices, **hints))
+    else:  # of versions before settings made their learner
+        learner = getattr(learners, "make_learner")(spec, algorithm, devices, **hints)  # noqa: B009
     trainer = Trainer(config.task, learner, sampler, crowd.roster, 1000, 512, devices)
     theirs, state = place(crowd.params, devices, SHARED), trainer.init(jax.random.key(0))
     state, _ = jax.block_until_ready(trainer.step(state, theirs))

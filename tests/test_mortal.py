@@ -72,7 +72,7 @@ def test_values_before_and_after_a_death_are_the_known_ones(name):
     state, tr = trained(start)
     assert (~tr.alive).any()
     known = ((1 - GAMMA ** (ENV.horizon - np.arange(ENV.horizon))) / (1 - GAMMA))[:, None]
-    if algorithm.learner == "value":
+    if algorithm.settings is ValueConfig:
         values = np.asarray(q_values(learner, state, tr))
         wanted = np.broadcast_to(known.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
     else:
