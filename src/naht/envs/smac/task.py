@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 import tyro
 
 from naht.config import NotNegative, setting
-from naht.envs.base import Array, EnvSpec, TimeStep
+from naht.envs.base import Array, EnvSpec, TimeStep, worlds_last
 from naht.envs.smac.battle import Battle, Chance, Orders, Units
 from naht.envs.smac.maps import CENTRE, MAPS, SIZE, Map
 from naht.envs.smac.rules import (
@@ -40,27 +39,6 @@ class SmacState(NamedTuple):
     units: Units
     last_action: Array  # [A] int32, -1 before the first step
     time: Array  # [] int32, steps taken
-
-
-def worlds_last(f: Callable[..., Any]) -> Callable[..., Any]:
-    """From a function of arrays whose last axis is a batch of worlds to one of a single world. Under `jax.vmap` it does
-    not add a first axis to everything but calls `f` with all worlds on the last one, which is much faster."""
-
-    @jax.custom_batching.custom_vmap
-    def single(*args: Any) -> Any:
-        one = jax.tree.map(lambda leaf: leaf[..., None], args)
-        return jax.tree.map(lambda leaf: leaf[..., 0], f(*one))
-
-    @single.def_vmap
-    def many(size: int, batched: Any, *args: Any) -> Any:
-        def last(leaf: Array, batched: bool) -> Array:
-            return jnp.moveaxis(leaf if batched else jnp.broadcast_to(leaf, (size, *leaf.shape)), 0, -1)
-
-        result = f(*jax.tree.map(last, args, tuple(batched)))
-        result = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), result)
-        return result, jax.tree.map(lambda _: True, result)
-
-    return single
 
 
 @setting
