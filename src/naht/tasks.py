@@ -14,6 +14,7 @@ from naht.agents.networks import NetworkConfig
 from naht.agents.teammate_model import ModelConfig
 from naht.envs.base import Environment
 from naht.envs.bit_game import BitGame
+from naht.envs.lbf import Lbf
 from naht.envs.predator_prey import PredatorPrey
 from naht.envs.smac.maps import MAPS
 from naht.envs.smac.task import Smac
@@ -132,6 +133,15 @@ def _smac(batch_steps: int, steps: int) -> dict[str, Defaults]:
 _SOLDIERS = ("nearest", "weakest", "first")
 _MARINES, _STALKERS = _smac(32, 1_000_000), _smac(64, 3_000_000)
 
+_LBF = Defaults(  # as on the maps, where episodes end early too; not tuned further (docs/lbf.md)
+    (
+        replace(_MPE_TUNED, rollout_steps=50, standardise_rewards="std", bootstrap_time_limit=False),
+        replace(_TUNED_VALUE, rollout_steps=50, standardise_rewards="std"),
+    ),
+    steps=2_000_000,
+    test_every=64_000,
+)
+
 TASKS = Registry(
     "task",
     Task,
@@ -169,6 +179,12 @@ TASKS = Registry(
             )
             for name, m in MAPS.items()
         },
+        "lbf": Task(
+            "level-based foraging: M players take food that most can only lift together",
+            Lbf,
+            ("nearest", "alone", "follow", "together", "first"),
+            {"tuned": _LBF},
+        ),
     },
 )
 

@@ -2,7 +2,8 @@
 
 The bots of the bit game: action 1 is "say 1"; they read nothing but their seat and the clock, so they play any team
 size. The predators of predator-prey: they read their own observation and their seat, and have no memory. The randomness
-of a bot is its policy: it stays when a team plays greedily. The soldiers of the SMAC maps: they too read what they see.
+of a bot is its policy: it stays when a team plays greedily. The soldiers of the SMAC maps and the foragers of
+level-based foraging: they too read what they see.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Literal, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from naht.agents.policy import Percept, Policy, choose, masked_log_probs, pick
 from naht.agents.python import Function, names_file, policy_in_file, python_policy
 from naht.config import Count, NotNegative, Share, setting
 from naht.envs.base import Array, EnvSpec, PyTree
+from naht.envs.lbf import EAST, LOAD, MOVES, NORTH, SOUTH, WEST
 from naht.envs.predator_prey import DIRECTIONS, DT
 from naht.envs.smac.maps import MAPS
 from naht.envs.smac.rules import RULES
@@ -307,6 +310,106 @@ def _soldiers(name: str) -> dict[str, Bot]:
     }
 
 
+Food = Literal["nearest", "alone", "follow", "together", "first"]
+
+
+@setting
+@dataclass(frozen=True)
+class Forager(_Memoryless):
+    """A player of level-based foraging that goes to the food it prefers of those it sees, and loads.
+
+    It plans its way round food and other players in the cells near it, as if they stayed, and of equally short ways
+    takes any. Now and then it strays: whatever holds it up, another who wants the same cell or a dead end that is
+    larger than its plans, does not do so for ever. While it sees no food it mostly walks straight on.
+    """
+
+    prefers: Food = "nearest"
+    """Which food: the nearest; what it can lift alone, then what it is least too weak for; the nearest to its nearest
+    teammate; the nearest to all players together; or the first row by row."""
+    num_agents: Count = 3
+    strays: Share = 0.1
+    """How often it waits or takes any free step, as likely as each other, instead of the one it wants."""
+
+    def act(
+        self, params: PyTree, memory: PyTree, percept: Percept, key: Array, greedy: bool
+    ) -> tuple[Array, PyTree, Array]:
+        del params, greedy
+        things = percept.obs.reshape(*percept.obs.shape[:-1], -1, 3)
+        foods, players = things[..., : -self.num_agents, :], things[..., -self.num_agents :, :]
+        here, others = players[..., 0, :2], players[..., 1:, :]
+        target = self.target(foods, players)
+        left = _steps_left(here, target, jnp.concatenate([foods, others], axis=-2))
+        left = jnp.where(percept.avail[..., NORTH:LOAD], left, jnp.inf)  # [..., 4]
+        free, last = left < jnp.inf, percept.last_action[..., None]
+        straight = jnp.where(last == np.arange(NORTH, LOAD), 8.0, last != np.array([SOUTH, NORTH, EAST, WEST]))
+        food = (foods[..., 2] > 0).any(-1, keepdims=True)
+        wanted = free * jnp.where(food, left == left.min(-1, keepdims=True), straight)
+
+        wait = jnp.ones_like(free[..., :1])
+        load = food & (_steps(here, target) == 1)[..., None] & percept.avail[..., LOAD:]
+        any_ = jnp.concatenate([wait, free, ~wait], axis=-1)
+        best = jnp.concatenate([~wait, wanted, ~wait], axis=-1)
+        best = jnp.where(load, np.eye(LOAD + 1)[LOAD], jnp.where(best.any(-1, keepdims=True), best, any_))
+        strays = jnp.where(load, 0.0, self.strays)
+        chances = (1 - strays) * best / best.sum(-1, keepdims=True) + strays * any_ / any_.sum(-1, keepdims=True)
+        action, log_prob = choose(masked_log_probs(jnp.log(chances), percept.avail), key, greedy=False)
+        return action, memory, log_prob
+
+    def target(self, foods: Array, players: Array) -> Array:
+        """Where the preferred food is, [..., 2]: of foods [..., F, 3], players [..., M, 3], itself first."""
+        everybody, known = players[..., :2], players[..., 2] > 0
+        far = _steps(foods[..., :, None, :2], everybody[..., None, :, :])  # [..., F, M]
+        match self.prefers:
+            case "nearest":
+                dislike = far[..., 0]
+            case "alone":
+                too_weak = jnp.maximum(foods[..., 2] - players[..., :1, 2], 0)
+                dislike = far[..., 0] + VERY_FAR * too_weak
+            case "follow":
+                away = _steps(everybody, everybody[..., :1, :]) + VERY_FAR * (np.arange(self.num_agents) == 0)
+                leader = jnp.where(known, away, jnp.inf).argmin(-1)  # itself if it sees nobody else
+                dislike = jnp.take_along_axis(far, leader[..., None, None], axis=-1)[..., 0]
+            case "together":
+                dislike = jnp.where(known[..., None, :], far, 0).sum(-1)
+            case "first":
+                dislike = jnp.broadcast_to(jnp.arange(foods.shape[-2]), foods.shape[:-1])
+        chosen = jnp.where(foods[..., 2] > 0, dislike, jnp.inf).argmin(-1)
+        return jnp.take_along_axis(foods[..., :2], chosen[..., None, None], axis=-2)[..., 0, :]
+
+
+NEAR, VERY_FAR = 3, 1000
+"""Cells in each direction within which a forager plans its way; steps, more than any field has."""
+
+
+def _steps(a: Array, b: Array) -> Array:
+    """From one cell to another: [..., 2] -> [...]."""
+    return abs(a - b).sum(-1)
+
+
+def _steps_left(here: Array, target: Array, things: Array) -> Array:
+    """From each cell beside `here` [..., 2] to one beside the target, round things [..., K, 3] of a level above 0:
+    north, south, west, east, [..., 4]; infinite for a cell that is taken.
+
+    Ways are exact within `NEAR` cells around; from there on as if nothing was in the way.
+    """
+    offset = np.moveaxis(np.indices((2 * NEAR + 1, 2 * NEAR + 1)) - NEAR, 0, -1)  # [W, W, 2]
+    cell = here[..., None, None, :] + offset
+    same = _steps(cell[..., None, :], things[..., None, None, :, :2]) == 0
+    taken = (same & (things[..., None, None, :, 2] > 0)).any(-1) | (cell < 0).any(-1)  # [..., W, W]
+    far = _steps(cell, target[..., None, None, :])
+    ends = (far == 1) | (abs(offset).max(-1) == NEAR)
+    left = jnp.where(ends & ~taken, far, jnp.inf)
+    for _ in range(3 * NEAR):
+        around = jnp.pad(left, [(0, 0)] * (left.ndim - 2) + [(1, 1), (1, 1)], constant_values=jnp.inf)
+        beside = [around[..., 1 + r : r + 2 * NEAR + 2, 1 + c : c + 2 * NEAR + 2] for r, c in MOVES.T[NORTH:LOAD]]
+        left = jnp.where(taken, jnp.inf, jnp.minimum(left, 1 + jnp.stack(beside).min(0)))
+    return jnp.stack([left[..., NEAR + r, NEAR + c] for r, c in MOVES.T[NORTH:LOAD]], axis=-1)
+
+
+def _forager(prefers: Food) -> Callable[..., Policy]:
+    return lambda spec: Forager(prefers, spec.num_agents)
+
+
 @dataclass(frozen=True)
 class Bot:
     """An entry in the list of scripted teammates."""
@@ -351,6 +454,14 @@ BOTS: dict[str, dict[str, Bot]] = {
         ),
     },
     **{name: _soldiers(name) for name in MAPS},
+    "lbf": {
+        "random": Bot("does anything allowed at random", lambda spec: UniformRandom()),  # noqa: ARG005
+        "nearest": Bot("loads the nearest food", _forager("nearest")),
+        "alone": Bot("loads what it can lift alone, else the food it is least too weak for", _forager("alone")),
+        "follow": Bot("loads the food nearest to its nearest teammate", _forager("follow")),
+        "together": Bot("loads the food nearest to all players together", _forager("together")),
+        "first": Bot("loads the first food, row by row", _forager("first")),
+    },
 }
 """Scripted teammates by task and name."""
 
