@@ -168,7 +168,7 @@ class Episode:
     """Who sat where, M names."""
     controlled: tuple[bool, ...]
     kinds: tuple[str, ...]
-    """What each of the E things is: predator, prey, obstacle, ally, enemy."""
+    """What each of the E things is: predator, prey, obstacle, ally, enemy, player, food."""
     radii: tuple[float, ...]
     """Of the E things, in the world's coordinates."""
     bounds: tuple[float, float, float, float]
@@ -185,7 +185,7 @@ class Episode:
     outcome: str = ""
     """How it ended, where that is a word: won, lost."""
     health: Any = None
-    """[T + 1, E] from 0 to 1; None where nobody can be hurt."""
+    """[T + 1, E] from 0 to 1, 0 also for what was taken; None where nobody can be hurt and nothing taken."""
     shield: Any = None
     """[T + 1, E] from 0 to 1; None where nobody has one."""
     aims: Any = None
@@ -194,6 +194,8 @@ class Episode:
     """[T, E] bool: shot, and not only tried to."""
     units: tuple[str, ...] = ()
     """Of which type each of the E things is, where there are types: marine, stalker, zealot."""
+    levels: tuple[int, ...] = ()
+    """Of the E things, where they have levels. That is in worlds of cells, in which an agent sees a square."""
     sight: float | None = None
     """How far an agent sees; None: it sees everything."""
     reach: float | None = None

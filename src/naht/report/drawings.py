@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from naht.envs.base import Environment
+from naht.envs.lbf import LOAD, Lbf
 from naht.envs.predator_prey import OBSTACLE_RADIUS, PREDATOR_RADIUS, PREY_RADIUS, TOUCH_DISTANCE
 from naht.envs.smac.battle import NOBODY
 from naht.envs.smac.maps import MAPS, SIZE, Map
@@ -39,7 +40,7 @@ from naht.report.figures import COLOURS
 from naht.report.recording import Replay
 
 PREY, WON, CATCH = COLOURS[2], COLOURS[2], "#d81e3a"
-ENEMY, HEALTH, SHIELD = "#a3173a", "#3fbf6f", COLOURS[5]
+ENEMY, HEALTH, SHIELD, FOOD = "#a3173a", "#3fbf6f", COLOURS[5], COLOURS[2]
 BLOCKED, GRID = "#d3d3cd", "#f2f2f0"
 MARGIN = 1.4
 """Around what is seen of a battle, in units of the map."""
@@ -295,6 +296,95 @@ def battle_facts(replay: Replay, step: int) -> dict[str, str]:
     }
 
 
+class Load(NamedTuple):
+    """A player beside a food that it loads, alone or with others."""
+
+    player: int
+    food: int
+    taken: bool
+
+
+def loads(replay: Replay, step: int) -> list[Load]:
+    """Who loaded what in the step that led to a frame of level-based foraging."""
+    if step == 0:
+        return []
+    player, food, level = (getattr(replay.states, name) for name in ("player", "food", "food_level"))
+    apart = abs(player[step, :, :, None] - food[step, :, None]).sum(0)  # [M, F]
+    chosen = (apart == 1) & (level[step - 1] > 0) & (replay.actions[step - 1] == LOAD)[:, None]
+    return [Load(int(i), int(k), bool(level[step, k] == 0)) for i, k in np.argwhere(chosen)]
+
+
+def field_view(env: Lbf) -> View:
+    """All of it. A cell is 1 wide; x is the column, and y the row, which counts downwards."""
+    return View(np.array([env.width - 1, 1 - env.rows]) / 2, 1.04 * max(env.rows, env.width))
+
+
+def draw_level(canvas: Canvas, at: Point, radius: float, level: int) -> None:
+    """How strong a player is, on the lower right edge of its disc."""
+    spot = at[0] + 0.75 * radius, at[1] + 0.75 * radius
+    canvas.disc(spot, 0.5 * radius, PAPER, INK, 0.8)
+    canvas.text(spot, str(level), 0.65 * radius, bold=True, anchor="mm")
+
+
+def draw_food(canvas: Canvas, at: Point, radius: float, level: int) -> None:
+    canvas.box((at[0] - radius, at[1] - radius), (2 * radius, 2 * radius), FOOD)
+    canvas.text(at, str(level), 1.1 * radius, PAPER, bold=True, anchor="mm")
+
+
+def draw_foraging(replay: Replay, step: int, since: int) -> Image.Image:
+    """The field from above, and what the selected player sees of it if that is not all."""
+    env, states, own = cast(Lbf, replay.env), replay.states, replay.selected
+    view = field_view(env)
+    scale, half = view.scale, view.scale / 2
+    radius = 0.32 * scale
+
+    def at(t: int, k: int) -> Point:
+        """Those who share a cell stand side by side."""
+        row, col = states.player[t, :, k]
+        here = np.flatnonzero((states.player[t] == states.player[t, :, [k]].T).all(0)).tolist()
+        return view.place(col + 0.3 * (here.index(k) - (len(here) - 1) / 2), -row)
+
+    canvas = Canvas(FIELD, FIELD, OUTSIDE)
+    left, top = view.place(-0.5, 0.5)
+    canvas.box((left, top), (scale * env.width, scale * env.rows), PAPER, LINE, 1, rounding=0)
+    for col in range(1, env.width):
+        canvas.line([(left + col * scale, top), (left + col * scale, top + env.rows * scale)], GRID, 1)
+    for row in range(1, env.rows):
+        canvas.line([(left, top + row * scale), (left + env.width * scale, top + row * scale)], GRID, 1)
+    colours = [side_colour(c) for c in replay.controlled]
+    if env.sight is not None:
+        row, col = states.player[step, :, own]
+        low, high = np.maximum([row - env.sight, col - env.sight], 0), [row + env.sight, col + env.sight]
+        height, width = np.minimum(high, [env.rows - 1, env.width - 1]) - low + 1
+        x, y = view.place(low[1], -low[0])
+        canvas.box((x - half, y - half), (scale * width, scale * height), faded(colours[own], 0.07), QUIET, 1)
+    for k, colour in enumerate(colours):
+        draw_path(canvas, [at(t, k) for t in range(since, step + 1)], [colour] * (step - since))
+    places = [view.place(col, -row) for row, col in states.food[step].T]
+    for place, level, before in zip(places, states.food_level[step], states.food_level[0], strict=True):
+        if level > 0:
+            draw_food(canvas, place, radius, level)
+        elif before > 0:
+            draw_fallen(canvas, place, 0.5 * radius, FOOD)
+    for load in loads(replay, step):
+        canvas.line([at(step, load.player), places[load.food]], CATCH if load.taken else QUIET, 0.1 * scale)
+    for k, colour in enumerate(colours):
+        if k == own:
+            canvas.disc(at(step, k), radius + 2.5, INK)
+        canvas.badge(at(step, k), radius, k, colour)
+        draw_level(canvas, at(step, k), radius, states.player_level[step, k])
+    return canvas.finish()
+
+
+def foraging_facts(replay: Replay, step: int) -> dict[str, str]:
+    """What is left."""
+    level = replay.states.food_level
+    return {
+        "food left": f"{(level[step] > 0).sum()} / {(level[0] > 0).sum()}",
+        "collected": f"{replay.metrics['collected'][step]:.0%}",
+    }
+
+
 def shown_metrics(replay: Replay, step: int) -> dict[str, str]:
     """The task's numbers as they are."""
     numbers = {name: float(values[step]) for name, values in replay.metrics.items()}
@@ -361,6 +451,17 @@ DRAWINGS: dict[str, Drawing] = {
     ),
     "bit-game": Drawing(draw_bit_game, (_disc(WON, "won: exactly one 1"),)),
     **{name: _battle(layout) for name, layout in MAPS.items()},
+    "lbf": Drawing(
+        draw_foraging,
+        (
+            Mark(lambda canvas, at: draw_food(canvas, at, 7, 3), "food and its level"),
+            Mark(lambda canvas, at: draw_fallen(canvas, at, 5, FOOD), "food that was taken"),
+            Mark(lambda canvas, at: draw_level(canvas, (at[0] - 6, at[1] - 6), 9, 2), "level of a player"),
+            Mark(lambda canvas, at: canvas.line([(at[0] - 9, at[1]), (at[0] + 7, at[1])], CATCH, 4), "takes food"),
+            Mark(lambda canvas, at: canvas.line([(at[0] - 9, at[1]), (at[0] + 7, at[1])], QUIET, 4), "loads in vain"),
+        ),
+        foraging_facts,
+    ),
 }
 """Drawings by the task's name. A new task is an entry here."""
 

@@ -117,7 +117,7 @@ def read_episodes(path: Path) -> list[Episode]:
 
 
 ARRAYS = ("places", "running_return", "actions", "health", "shield", "aims", "fired")
-LISTS = ("seats", "controlled", "kinds", "radii", "bounds", "action_names", "units", "ground")
+LISTS = ("seats", "controlled", "kinds", "radii", "bounds", "action_names", "units", "ground", "levels")
 
 
 def _episode(data: dict[str, Any]) -> Episode:

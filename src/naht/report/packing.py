@@ -48,6 +48,7 @@ def pack_episode(episode: Episode) -> dict[str, Any]:
         "controlled": [bool(c) for c in episode.controlled],
         "kinds": episode.kinds,
         "units": episode.units,
+        "levels": [int(level) for level in episode.levels],
         "radii": [short(float(r)) for r in episode.radii],
         "bounds": [short(float(b)) for b in episode.bounds],
         "ground": None if episode.ground is None else [short(float(b)) for b in episode.ground],

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from naht.envs.lbf import Lbf
 from naht.envs.predator_prey import OBSTACLE_RADIUS, PREDATOR_RADIUS, PREY_RADIUS, PredatorPrey
 from naht.envs.smac.battle import NOBODY
 from naht.envs.smac.rules import SIGHT
 from naht.envs.smac.task import Smac
-from naht.report.drawings import attacks, battle_facts, reached, touching
+from naht.report.drawings import attacks, battle_facts, loads, reached, touching
 from naht.report.recording import Replay
 
 
@@ -136,8 +137,54 @@ def believed_offsets(env: Smac, seat: int, obs: np.ndarray, seen: np.ndarray) ->
     return np.stack([place(k, teammate) for k, teammate in enumerate(others)], axis=-2)
 
 
+def show_foraging(replay: Replay) -> dict[str, Any]:
+    """The field of level-based foraging: players and food, with x to the right and y up. Food is there until it is
+    taken, as others are alive."""
+    env, states = cast(Lbf, replay.env), replay.states
+    m, existed = env.num_agents, np.flatnonzero(states.food_level[0] > 0)
+    cells = np.concatenate([states.player, states.food[:, :, existed]], axis=2)  # [T + 1, 2, E]
+    there = states.food_level[:, existed] > 0
+    field = (-0.5, 0.5 - env.rows, env.width - 0.5, 0.5)
+    return {
+        "kinds": ("player",) * m + ("food",) * len(existed),
+        "radii": (0.34,) * (m + len(existed)),
+        "levels": (*states.player_level[0].tolist(), *states.food_level[0, existed].tolist()),
+        "bounds": tuple(side + beyond for side, beyond in zip(field, (-0.2, -0.2, 0.2, 0.2), strict=True)),
+        "ground": field,
+        "places": np.stack([cells[:, 1], -cells[:, 0]], axis=-1),
+        "health": np.concatenate([np.ones((len(there), m)), there], axis=1),
+        "sight": None if env.sight is None else float(env.sight),
+        "action_names": ("none", "north", "south", "west", "east", "load"),
+        "events": tuple(event for t in range(1, replay.length + 1) for event in _takings(replay, t)),
+        "outcome": "cleared" if replay.metrics["cleared"][-1] > 0 else "",
+    }
+
+
+def _takings(replay: Replay, step: int) -> list[tuple[int, str]]:
+    """Who took which food with a step."""
+    taken: dict[int, list[str]] = {}
+    for load in loads(replay, step):
+        if load.taken:
+            taken.setdefault(load.food, []).append(str(load.player + 1))
+    level = replay.states.food_level[0]
+    return [
+        (step, f"food of level {level[food]} taken by {'agent' if len(by) == 1 else 'agents'} {' + '.join(by)}")
+        for food, by in taken.items()
+    ]
+
+
+def believed_in_field(replay: Replay, seat: int, seen: np.ndarray) -> np.ndarray:
+    """A player's observation holds its own cell after all food, counted from the corner of what it sees: of use where
+    that is the field's."""
+    del seat
+    env = cast(Lbf, replay.env)
+    row, col = (seen[..., 3 * env.foods + k] for k in range(2))
+    return np.stack([col, -row], axis=-1) if env.sight is None else np.full((*row.shape, 2), np.nan)
+
+
 WORLDS: dict[type, World] = {
     PredatorPrey: World(show_hunt, believed_in_hunt),
     Smac: World(show_battle, believed_in_battle),
+    Lbf: World(show_foraging, believed_in_field),
 }
 """By the class of the environment."""

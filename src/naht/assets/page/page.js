@@ -35,7 +35,7 @@
   }
   let palette = {};
   function readColours() {
-    for (const name of ["paper", "field", "ink", "quiet", "line", "accent", "ours", "stranger", "prey", "enemy", "obstacle", "health", "shield", "lost"])
+    for (const name of ["paper", "field", "ink", "quiet", "line", "accent", "ours", "stranger", "prey", "enemy", "food", "obstacle", "health", "shield", "lost"])
       palette[name] = colour(name);
     for (const paint of repaint) paint();
   }
@@ -373,17 +373,25 @@
     }
     // Whether an agent can't see a thing for its distance.
     unseen(agent, thing, step) {
-      const apart = (axis) => this.arrays.places(thing, axis, step) - this.arrays.places(agent, axis, step);
-      return this.episode.sight !== null && Math.hypot(apart(0), apart(1)) >= this.episode.sight;
+      const { sight, levels, seats } = this.episode;
+      const [from, to] = [agent, thing].map((i) => [this.arrays.places(i, 0, step), this.arrays.places(i, 1, step)]);
+      if (sight === null) return false;
+      if (!levels.length) return Math.hypot(to[0] - from[0], to[1] - from[1]) >= sight;
+      // As lbforaging has it: near the upper and left edges, players are seen from further away than food.
+      const last = (cell) => (thing < seats.length ? Math.max(cell - sight, 0) + 2 * sight : cell + sight);
+      const beyond = (at, cell) => cell < at - sight - 0.5 || cell > last(at) + 0.5;
+      return beyond(from[0], to[0]) || beyond(-from[1], -to[1]);
     }
     // What a thing is called, and in which state it is.
     name(thing) {
-      const { seats, kinds, units } = this.episode;
-      if (thing < seats.length) return [`agent ${thing + 1} (${seats[thing]})`, units[thing]].filter(Boolean).join(", ");
-      return kinds[thing] === "enemy" ? [`enemy ${thing - seats.length + 1}`, units[thing]].filter(Boolean).join(", ") : kinds[thing];
+      const { seats, kinds, units, levels } = this.episode;
+      const kind = units[thing] ?? (thing in levels ? `level ${levels[thing]}` : "");
+      if (thing < seats.length) return [`agent ${thing + 1} (${seats[thing]})`, kind].filter(Boolean).join(", ");
+      return [kinds[thing] === "enemy" ? `enemy ${thing - seats.length + 1}` : kinds[thing], kind].filter(Boolean).join(", ");
     }
     state(thing, step) {
       if (!this.arrays.health) return "";
+      if (this.episode.levels.length) return this.alive(thing, step) ? "" : "was taken";
       if (!this.alive(thing, step)) return "has fallen";
       const share = (what) => `${what} ${Math.round(this.arrays[what](thing, step) / 2.55)}\u00a0%`;
       return [share("health"), this.arrays.shield ? share("shield") : ""].filter(Boolean).join(", ");
@@ -405,6 +413,7 @@
       c.fillStyle = palette.field;
       c.fillRect(0, 0, this.width, this.height);
       if (episode.ground) this.beyond(episode.ground);
+      if (episode.levels.length) this.cells(episode.ground);
       const things = episode.kinds.map((_, i) => i);
       for (const i of things.filter((i) => episode.kinds[i] === "obstacle")) {
         this.disc(...this.place(i, time), this.radius(i));
@@ -436,7 +445,7 @@
       for (const i of living.filter((i) => i >= team)) this.other(i, time);
       for (const i of living.filter((i) => i < team)) this.agent(i, time, i === selected);
       for (const shot of shots.filter((s) => s.fired)) this.hitMark(shot);
-      if (this.arrays.health) for (const i of living) this.bars(i, time, step);
+      if (this.arrays.health && !episode.levels.length) for (const i of living) this.bars(i, time, step);
     }
     // Where nobody can go.
     beyond([left, bottom, right, top]) {
@@ -450,6 +459,19 @@
       c.fill("evenodd");
       c.globalAlpha = 1;
     }
+    cells([left, bottom, right, top]) {
+      const c = this.context;
+      c.beginPath();
+      const line = (from, to) => {
+        c.moveTo(...this.at(...from));
+        c.lineTo(...this.at(...to));
+      };
+      for (let x = left + 1; x < right; x++) line([x, bottom], [x, top]);
+      for (let y = bottom + 1; y < top; y++) line([left, y], [right, y]);
+      c.strokeStyle = palette.line;
+      c.lineWidth = 1;
+      c.stroke();
+    }
     // How far an agent sees (dashed) and shoots.
     ranges(i, time) {
       const { context: c, episode } = this;
@@ -457,7 +479,12 @@
       c.strokeStyle = palette.quiet;
       c.lineWidth = 1.2;
       if (episode.sight !== null) {
-        this.disc(x, y, episode.sight * this.scale);
+        const side = (2 * episode.sight + 1) * this.scale;
+        if (!episode.levels.length) this.disc(x, y, episode.sight * this.scale);
+        else {
+          c.beginPath();
+          c.rect(x - side / 2, y - side / 2, side, side);
+        }
         c.fillStyle = palette.ours;
         c.globalAlpha = 0.06;
         c.fill();
@@ -544,16 +571,29 @@
       }
       c.fillStyle = this.episode.controlled[i] ? palette.paper : palette.ink;
       this.number(String(i + 1), x, y, r);
+      if (i in this.episode.levels) this.level(this.episode.levels[i], x + 0.75 * r, y + 0.75 * r, 0.5 * r);
+    }
+    // How strong somebody is.
+    level(level, x, y, r) {
+      const c = this.context;
+      this.disc(x, y, r);
+      c.fillStyle = palette.paper;
+      c.fill();
+      c.strokeStyle = palette.ink;
+      c.lineWidth = 1;
+      c.stroke();
+      c.fillStyle = palette.ink;
+      this.number(String(level), x, y, r);
     }
     other(i, time) {
       const c = this.context;
       const [x, y] = this.place(i, time);
       const r = this.radius(i);
       c.fillStyle = this.colour(i);
-      if (this.episode.kinds[i] === "enemy") {
+      if (this.episode.kinds[i] === "enemy" || this.episode.kinds[i] === "food") {
         c.fillRect(x - 0.85 * r, y - 0.85 * r, 1.7 * r, 1.7 * r); // no colour needed to see who is who
         c.fillStyle = palette.paper;
-        this.number(String(i - this.episode.seats.length + 1), x, y, 0.9 * r);
+        this.number(String(this.episode.levels[i] ?? i - this.episode.seats.length + 1), x, y, 0.9 * r);
       } else {
         this.disc(x, y, r);
         c.fill();
