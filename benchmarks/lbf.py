@@ -1,0 +1,146 @@
+"""Level-based foraging: environment steps per second beside lbforaging, and what the scripted foragers earn.
+
+    python benchmarks/lbf.py speed     both, with random actions; episodes that end begin anew
+    python benchmarks/lbf.py bots      teams of one bot, and one bot of each kind with two of another
+
+Both speeds are of one core and the best of several repetitions, taken in turns in the same run. lbforaging comes with
+the development dependencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from naht.runtime import configure
+
+configure()
+
+import jax  # noqa: E402 (after configure)
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+from naht import Member, Population, evaluate_mn  # noqa: E402
+from naht.agents.scripted import BOTS, make_bot  # noqa: E402
+from naht.envs.conformance import random_actions  # noqa: E402
+from naht.envs.lbf import NUM_ACTIONS, Lbf  # noqa: E402
+
+FIELDS = {
+    "8x8-3p-3f": Lbf(),
+    "2s-8x8-3p-3f": Lbf(sight=2),
+    "8x8-3p-3f-coop": Lbf(coop=True),
+    "15x15-4p-5f": Lbf(4, 5, rows=15),
+}
+WORLDS, STEPS, THEIR_STEPS, EPISODES = 1024, 100, 2000, 256
+
+
+def ours(env: Lbf) -> Callable[[], Any]:
+    """Plays `WORLDS` worlds for `STEPS` steps, with allowed actions at random."""
+
+    @jax.jit
+    def play(key: jax.Array) -> jax.Array:
+        k_start, k_play = jax.random.split(key)
+        start = jax.vmap(env.reset)(jax.random.split(k_start, WORLDS))
+
+        def step(carry: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+            state, ts = carry
+            k_act, k_reset = jax.random.split(key)
+            after = jax.vmap(env.step, in_axes=(None, 0, 0))(key, state, random_actions(k_act, ts.avail))
+            over = after[1].terminated | after[1].truncated
+
+            def restart() -> Any:
+                fresh = jax.vmap(env.reset)(jax.random.split(k_reset, WORLDS))
+                return jax.tree.map(
+                    lambda new, old: jnp.where(over.reshape(-1, *[1] * (new.ndim - 1)), new, old), fresh, after
+                )
+
+            return jax.lax.cond(over.any(), restart, lambda: after), after[1].reward + after[1].obs.sum((1, 2))
+
+        return jax.lax.scan(step, start, jax.random.split(k_play, STEPS))[1]
+
+    return lambda: jax.block_until_ready(play(jax.random.key(0)))
+
+
+def theirs(env: Lbf) -> Callable[[], Any]:
+    """Plays lbforaging for `THEIR_STEPS` steps, with any actions at random."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from lbforaging.foraging.environment import ForagingEnv
+
+        game = ForagingEnv(
+            players=env.num_agents,
+            min_player_level=env.min_player_level,
+            max_player_level=env.max_player_level,
+            min_food_level=env.min_food_level,
+            max_food_level=env.max_food_level,
+            field_size=(env.rows, env.width),
+            max_num_food=env.foods,
+            sight=env.reach,
+            max_episode_steps=env.horizon,
+            force_coop=env.coop,
+        )
+    actions = np.random.default_rng(0).integers(0, NUM_ACTIONS, (THEIR_STEPS, env.num_agents)).tolist()
+
+    def play() -> None:
+        game.reset(seed=0)
+        for action in actions:
+            if game.step(action)[2]:
+                game.reset()
+
+    return play
+
+
+def seconds(f: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    f()
+    return time.perf_counter() - start
+
+
+def speed(repetitions: int = 7) -> None:
+    print("| field | naht, steps/s | lbforaging, steps/s | ratio |\n|---|---:|---:|---:|")
+    for name, env in FIELDS.items():
+        players = (ours(env), WORLDS * STEPS), (theirs(env), THEIR_STEPS)
+        for play, _ in players:
+            play()  # compiles
+        rates = np.array([[steps / seconds(play) for play, steps in players] for _ in range(repetitions)]).max(0)
+        print(f"| {name} | {rates[0]:,.0f} | {rates[1]:,.0f} | {rates[0] / rates[1]:,.0f} |", flush=True)
+
+
+def meetings(env: Lbf) -> dict[tuple[str, str], list[float]]:
+    """Returns of one of every bot (first) with others of every kind (second) in all other seats."""
+    everybody = Population([Member(name, make_bot(name, env.spec)) for name in BOTS["lbf"]])
+    found: dict[tuple[str, str], list[float]] = {(one, rest): [] for one in BOTS["lbf"] for rest in BOTS["lbf"]}
+    for row in evaluate_mn(env, everybody, everybody, num_controlled=(1,), episodes=EPISODES * len(found)):
+        (one,) = (name[1:] for name in row.seats if name.startswith("*"))
+        rest = next(name for name in row.seats if not name.startswith("*"))
+        found[one, rest].append(row.episode_return)
+    return found
+
+
+def bots() -> None:
+    names = list(BOTS["lbf"])
+    found = {field: meetings(env) for field, env in FIELDS.items()}
+    fewest = min(len(returns) for table in found.values() for returns in table.values())
+    print(f"Mean return of teams of one bot, at least {fewest} episodes each\n")
+    print(f"| field | {' | '.join(names)} |\n|---|{'---:|' * len(names)}")
+    for field, table in found.items():
+        print(f"| {field} |", *(f"{np.mean(table[name, name]):.2f} |" for name in names))
+    print("\nOne (rows) with two of another (columns), 8x8-3p-3f, likewise\n")
+    print(f"| | {' | '.join(names)} |\n|---|{'---:|' * len(names)}")
+    for one in names:
+        print(f"| {one} |", *(f"{np.mean(found['8x8-3p-3f'][one, rest]):.2f} |" for rest in names))
+
+
+def main() -> None:
+    commands = {"speed": speed, "bots": bots}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", choices=[*commands, []], default=[], help="default: both")
+    for name in parser.parse_args().what or commands:
+        commands[name]()
+
+
+if __name__ == "__main__":
+    main()
