@@ -12,8 +12,9 @@ from rich.table import Table
 
 from naht.agents.saved import load_agent
 from naht.commands.parsing import leading_names, parse, said_return, take_flag
-from naht.errors import NahtError
-from naht.tasks import Preset
+from naht.envs.smac.starcraft import StarCraft, in_starcraft
+from naht.errors import NahtError, unknown
+from naht.tasks import Preset, make_env
 from naht.terminal import terminal
 from naht.training.config import AlgorithmT, RunConfig, TaskT, run_config
 from naht.training.folder import is_run, read_config, run_folder
@@ -29,6 +30,7 @@ Train a team that cooperates with strangers, for example:
   naht train bit-game poam --preset paper        the paper's hyper-parameters
   naht train bit-game ippo-naht --algorithm.lr 1e-3 --task.num-agents 5
   naht train bit-game poam --teams.num-controlled 1 --teams.teammates bernoulli turns runs/bit-game/poam/seed0
+  naht train 5v6 mappo --world starcraft --algorithm.num-envs 8    in StarCraft II itself, for those who own it
 
 A killed or stopped run goes on exactly where it was: naht resume RUN.
 TASK and ALGORITHM are listed by `naht list tasks` and `naht list algorithms`; every setting of a pair, with its
@@ -55,7 +57,8 @@ class Train(Generic[TaskT, AlgorithmT]):
 def train(args: Sequence[str]) -> None:
     (task_name, algorithm), rest = leading_names(args, ("TASK", "ALGORITHM"), TRAIN_HELP)
     preset, rest = take_flag(rest, "--preset", "tuned")
-    defaults = run_config(task_name, algorithm, cast(Preset, preset))
+    world, rest = take_flag(rest, "--world", "simulator")
+    defaults = run_config(_world(task_name, world), algorithm, cast(Preset, preset))
     kind = cast(Any, Train)[type(defaults.task), type(defaults.algorithm)]  # the flags of this very pair
     chosen: Train = parse(kind, f"train {task_name} {algorithm}", rest, default=kind(run=defaults))
     if chosen.seeds < 1:
@@ -71,6 +74,15 @@ def train(args: Sequence[str]) -> None:
     with Display() as display:
         run_all(jobs, workers=chosen.workers, report=display.show, checkpoint_every=chosen.checkpoint_every)
     print_finished([job.folder for job in jobs])
+
+
+def _world(task_name: str, world: str) -> str | StarCraft:
+    """A task by name, or the same map in the game itself."""
+    if world == "simulator":
+        return task_name
+    if world != "starcraft":
+        raise unknown("world", world, ("simulator", "starcraft"))
+    return in_starcraft(make_env(task_name))
 
 
 def print_finished(folders: Sequence[Path]) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from naht.agents.saved import Agent, load_agent
 from naht.config import encode
 from naht.devices import SHARED, place
-from naht.envs.base import Array, PyTree, is_hosted, task_hash, world_of
+from naht.envs.base import Array, HostEnvironment, PyTree, is_hosted, task_hash, world_of
 from naht.envs.host import WorldLost
 from naht.errors import Interrupted, NahtError, require
 from naht.evaluation.play import never_ends, plain_errors
@@ -97,6 +97,8 @@ def create(config: RunConfig, folder: Path | str) -> Path:
     check_output(folder, folder=True)
     trainer, _ = make_trainer(config)
     check_memory(trainer)
+    if isinstance(config.task, HostEnvironment):
+        config.task.open().close()  # what it needs and is not there is said here
     try:
         write_file(folder / "config.json", (json.dumps(encode(config), indent=2) + "\n").encode())
     except OSError as e:

@@ -56,7 +56,8 @@ class StarCraft:
         return self.simulated.spec
 
     def open(self) -> Game:
-        """A game, which starts with its first episode."""
+        """A game, which starts with its first episode. What is missing is said here."""
+        _starcraft2env()
         return Game(self)
 
 
