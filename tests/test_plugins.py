@@ -1,11 +1,9 @@
 """What other packages add: by registration, and as entry points of an installed package."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import naht
+from installing import fresh_environment, install
 from naht import Algorithm, Defaults, NahtError, Task, register_algorithm, register_task, run_config
 from naht.cli import main
 from naht.envs.bit_game import BitGame
@@ -136,17 +135,8 @@ def test_what_is_broken_is_a_sentence_and_the_rest_goes_on(tmp_path):
 @pytest.mark.runs_much
 def test_the_example_in_an_environment_of_its_own(tmp_path):
     """Installed by pip; then trained, killed, resumed, evaluated and listed by commands alone."""
-    env, source = tmp_path / "env", tmp_path / "plugin"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True)
-    python = str(env / "bin" / "python")
-    here = sysconfig.get_paths()["purelib"]  # what naht needs is not installed again
-    there = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"], capture_output=True, text=True
-    ).stdout.strip()
-    (Path(there) / "from_here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
-    shutil.copytree(EXAMPLE, source)
-    quiet = ["-q", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
-    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", *quiet, str(source)], check=True)
+    python = fresh_environment(tmp_path / "env")
+    install(python, EXAMPLE, tmp_path)
 
     def naht_(*args: str) -> str:
         done = command(*args, path=Path(naht.__file__).parent.parent, python=python)
