@@ -182,6 +182,26 @@ def test_spread_is_a_task_like_any_other(tmp_path):
     assert all(row.length == 12 for row in rows)
 
 
+def test_watching_a_foreign_environment(tmp_path):
+    """With the pictures that it gives, or without any."""
+    policy = None
+    for settings in ({"render_mode": "rgb_array"}, {}):
+        task = from_pettingzoo(SPREAD, name="seen", team_reward="mean", N=3, max_cycles=6, **settings)
+        policy = policy or RecurrentPolicy(task.spec, NetworkConfig(hidden=8))
+        members = [naht.Member(name, policy, policy.init(jax.random.key(k))) for k, name in enumerate(("us", "them"))]
+        ours, theirs = (naht.Population([member]) for member in members)
+        replays = naht.record(task, ours, theirs, num_controlled=1, episodes=2, seed=3)
+        assert [replay.length for replay in replays] == [6, 6]
+        assert replays[0].actions.shape == (6, 3)
+        assert sorted(replays[1].seats) == ["them", "them", "us"]
+        naht.save_replay(replays, tmp_path / "film.png")
+        frame = np.asarray(naht.draw_frame(replays[0], 6))[:520, :520]
+        if settings:
+            assert replays[0].states.shape[0] == 7
+            assert len(np.unique(frame.reshape(-1, 3), axis=0)) > 20
+        close_worlds()
+
+
 def test_its_numbers_are_the_environments_own():
     """Every step beside the environment itself, in agents' own sizes: rewards, observations, the end."""
     make = partial(simple_speaker_listener_v4.parallel_env, max_cycles=9)

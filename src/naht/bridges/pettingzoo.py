@@ -233,6 +233,10 @@ class PettingZooWorld:
         shown: Any = (obs, self._state(obs), avail, alive, np.float32(reward), terminated, truncated, {})
         return TimeStep(*shown)
 
+    def picture(self) -> np.ndarray | None:
+        """[H, W, 3] uint8, of environments that are made with render_mode='rgb_array'."""
+        return self.env.render() if getattr(self.env, "render_mode", None) == "rgb_array" else None
+
     def _state(self, obs: np.ndarray) -> np.ndarray:
         """The environment's own global state, else what everybody sees."""
         try:

@@ -197,6 +197,12 @@ class HostWorlds:
         self.steps = self.steps + 1
         return self._call("step", lambda low, high: (actions[low:high],))
 
+    def picture(self) -> np.ndarray | tuple[()]:
+        """Of a single world, if it gives one: [1, H, W, 3] uint8."""
+        draw = getattr(self.here and self.here.worlds[0], "picture", None)
+        shown = self._told(draw) if draw else None
+        return () if shown is None else np.asarray(shown, np.uint8)[None]
+
     @property
     def open(self) -> bool:
         return bool(self.pipes) or self.here is not None

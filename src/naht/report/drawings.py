@@ -22,7 +22,6 @@ from naht.envs.smac.battle import NOBODY
 from naht.envs.smac.maps import MAPS, SIZE, Map
 from naht.envs.smac.rules import RULES, SIGHT, TICKS_PER_STEP
 from naht.envs.smac.task import FIRST_ATTACK, Smac
-from naht.errors import NahtError
 from naht.report.canvas import (
     FIELD,
     INK,
@@ -117,6 +116,48 @@ def draw_predator_prey(replay: Replay, step: int, since: int) -> Image.Image:
 def draw_bit_game(replay: Replay, step: int, since: int) -> Image.Image:
     """A column per agent and a row per step: a full cell is a 1, a pale one a 0."""
     del since
+
+    def cell(canvas: Canvas, at: Point, size: Point, t: int, k: int) -> None:
+        colour = side_colour(replay.controlled[k])
+        canvas.box(at, size, colour if replay.actions[t, k] == 1 else faded(colour, 0.16))
+
+    def outcome(canvas: Canvas, at: Point, height: float, t: int) -> None:
+        if replay.rewards[t] > 0:
+            canvas.disc(at, min(7.0, 0.36 * height), WON)
+
+    return _table_of_steps(replay, step, cell, outcome)
+
+
+def draw_anything(replay: Replay, step: int, since: int) -> Image.Image:
+    """A task without a drawing of its own: the picture that its world gives, else what everybody does in every step and
+    what the team earns."""
+    del since
+    if isinstance(replay.states, np.ndarray) and replay.states.dtype == np.uint8:
+        shown = Image.fromarray(replay.states[step])
+        shown.thumbnail((FIELD, FIELD))
+        picture = Image.new("RGB", (FIELD, FIELD), PAPER)
+        picture.paste(shown, ((FIELD - shown.width) // 2, (FIELD - shown.height) // 2))
+        return picture
+
+    def cell(canvas: Canvas, at: Point, size: Point, t: int, k: int) -> None:
+        canvas.box(at, size, faded(side_colour(replay.controlled[k]), 0.16))
+        middle = at[0] + size[0] / 2, at[1] + size[1] / 2
+        canvas.text(middle, str(replay.actions[t, k]), min(12.0, 0.7 * size[1]), INK, anchor="mm")
+
+    def outcome(canvas: Canvas, at: Point, height: float, t: int) -> None:
+        canvas.text(at, f"{replay.rewards[t]:+.2f}", min(11.0, 0.7 * height), QUIET, anchor="mm")
+
+    return _table_of_steps(replay, step, cell, outcome)
+
+
+def _table_of_steps(
+    replay: Replay,
+    step: int,
+    cell: Callable[[Canvas, Point, Point, int, int], None],
+    outcome: Callable[[Canvas, Point, float, int], None],
+) -> Image.Image:
+    """A column per agent and a row per step: `cell`(canvas, corner, size, step, seat) draws what an agent did,
+    `outcome`(canvas, place, height, step) what came of it."""
     m, rows = replay.env.spec.num_agents, min(replay.env.spec.horizon, 25)
     first = max(0, step - rows)  # a long episode scrolls
     top, bottom = 62.0, 16.0
@@ -134,11 +175,13 @@ def draw_bit_game(replay: Replay, step: int, since: int) -> Image.Image:
         label = QUIET if played else LINE
         canvas.text((left - 8, y + height / 2), str(t + 1), min(10.0, 0.7 * height), label, anchor="rm")
         for k in range(m):
-            colour = side_colour(replay.controlled[k])
-            fill = (colour if replay.actions[t, k] == 1 else faded(colour, 0.16)) if played else OUTSIDE
-            canvas.box((left + k * width + gap, y + gap / 2), (width - 2 * gap, height - gap), fill)
-        if played and replay.rewards[t] > 0:
-            canvas.disc((marks, y + height / 2), min(7.0, 0.36 * height), WON)
+            at, size = (left + k * width + gap, y + gap / 2), (width - 2 * gap, height - gap)
+            if played:
+                cell(canvas, at, size, t, k)
+            else:
+                canvas.box(at, size, OUTSIDE)
+        if played:
+            outcome(canvas, (marks, y + height / 2), height, t)
         if t == step - 1:
             canvas.box((left - 1, y - 1), (width * (m + 1) + 2, height + 2), None, INK, 1.2)
     return canvas.finish()
@@ -463,12 +506,9 @@ DRAWINGS: dict[str, Drawing] = {
         foraging_facts,
     ),
 }
-"""Drawings by the task's name. A new task is an entry here."""
+"""Drawings by the task's name. A new task is an entry here, if there is more to see than who does what."""
 
 
 def find_drawing(env: Environment) -> Drawing:
-    """The task's entry."""
-    name = env.spec.name
-    if name not in DRAWINGS:
-        raise NahtError(f"task '{name}' has no drawing: it can't be watched, unlike {', '.join(DRAWINGS)}")
-    return DRAWINGS[name]
+    """The task's own, else one that fits any."""
+    return DRAWINGS.get(env.spec.name) or Drawing(draw_anything, ())

@@ -12,7 +12,8 @@ import numpy as np
 
 from naht.agents.policy import NO_ACTION
 from naht.envs.base import Array, Environment, EnvSpec, HostEnvironment, JaxEnvironment, PyTree, TimeStep
-from naht.errors import NahtError, require
+from naht.errors import require
+from naht.hosted import HostedArena
 from naht.rollout import Arena
 from naht.teams.population import Population
 from naht.teams.sampler import NumControlled, Selection, Team, TeamSampler, check_sampler, team_sampler
@@ -109,6 +110,30 @@ def _film(arena: Arena, controlled_params: PyTree, uncontrolled_params: PyTree, 
     return start.team, frames
 
 
+def _film_hosted(
+    arena: HostedArena, controlled_params: PyTree, uncontrolled_params: PyTree, keys: Array
+) -> tuple[Team, Frame]:
+    """The same of an episode for each of the keys [E], in one world outside of JAX, whose state is the picture that it
+    gives, [H, W, 3] uint8, or nothing. After its end, an episode stays as it is."""
+    horizon = arena.arena.env.spec.horizon
+    nothing = jnp.full((1, arena.arena.env.spec.num_agents), NO_ACTION, jnp.int32)
+    teams, films = [], []
+    for key in keys:
+        k_reset, k_play = jax.random.split(key)
+        state = arena.reset(k_reset)
+        teams.append(state.team)
+        film = [Frame(arena.worlds.picture(), state.time_step, nothing)]
+        for step_keys in arena.arena.keys(k_play, horizon):
+            state, record = arena.step(controlled_params, uncontrolled_params, state, step_keys)
+            film.append(Frame(arena.worlds.picture(), state.time_step, record.action))
+            if np.asarray(state.first).any():
+                break
+        film += film[-1:] * (horizon + 1 - len(film))
+        films.append(jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(film)))
+    team = jax.tree.map(lambda *leaves: np.concatenate(leaves), *teams)
+    return team, jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *films)
+
+
 def _sampler(
     env: Environment, controlled: Population, uncontrolled: Population, num_controlled: NumControlled, mix: bool
 ) -> TeamSampler:
@@ -137,16 +162,19 @@ def record(
     there are enough; strangers come from one member per episode, or with `mix` from any for each seat. `select` is
     the seat of the agent whose view pictures show, if the task's drawing has one; None: the first controlled seat.
     """
-    if isinstance(env, HostEnvironment):
-        raise NahtError(f"'{env.spec.name}' runs outside of JAX, where its states can't be recorded")
     require(episodes >= 1, f"episodes is {episodes}: it must be at least 1")
     require(0 <= seed < 2**32, f"seed is {seed}: it must lie between 0 and 2**32 - 1")
     seats = env.spec.num_agents
     require(select is None or 0 <= select < seats, f"select is {select}: a team of {seats} has seats 0 to {seats - 1}")
     sampler = _sampler(env, controlled, uncontrolled, num_controlled, mix)
     check_sampler(sampler, env)
-    arena = Arena(Filmed(env), sampler, controlled.roster, uncontrolled.roster, episodes)
-    team, frames = _film(arena, controlled.params, uncontrolled.params, jax.random.key(seed))
+    key, sides = jax.random.key(seed), (controlled.roster, uncontrolled.roster)
+    params = controlled.params, uncontrolled.params
+    if isinstance(env, HostEnvironment):
+        arena = HostedArena(Arena(env, sampler, *sides, 1))
+        team, frames = _film_hosted(arena, *params, jax.random.split(key, episodes))
+    else:
+        team, frames = _film(Arena(Filmed(env), sampler, *sides, episodes), *params, key)
     ours, member = np.asarray(team.controlled), np.asarray(team.member)  # [E, M]
     # To NumPy before anything is cut: JAX would compile a program for every length.
     frames = jax.tree.map(_as_numpy, frames)
