@@ -73,7 +73,7 @@ def content_of(folder: Path) -> Content:
     """Everything that the studies in a folder have found so far."""
     books = [Book(root, plan_in(root)) for root in studies_in(folder)]
     tasks = tuple(_task(book) for book in books)
-    names = ", ".join(task.task for task in tasks)
+    names = ", ".join(dict.fromkeys(book.plan.request.task_name for book in books))
     return Content(
         title=f"N-agent ad hoc teamwork: {names}",
         tasks=tasks,
