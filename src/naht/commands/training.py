@@ -1,11 +1,11 @@
-"""naht train, naht resume."""
+"""naht train, naht resume, naht log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Generic, cast
+from typing import Annotated, Any, Generic, Literal, cast
 
 import tyro
 from rich.table import Table
@@ -14,10 +14,12 @@ from naht.agents.saved import load_agent
 from naht.commands.parsing import leading_names, parse, said_return, take_flag
 from naht.envs.smac.starcraft import StarCraft, in_starcraft
 from naht.errors import NahtError, unknown
+from naht.storage import check_output
 from naht.tasks import Preset, make_env
 from naht.terminal import terminal
 from naht.training.config import AlgorithmT, RunConfig, TaskT, run_config
 from naht.training.folder import is_run, read_config, run_folder
+from naht.training.loggers import LoggerName, check_loggers, forward, write_marl_eval
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Display
 
@@ -52,6 +54,8 @@ class Train(Generic[TaskT, AlgorithmT]):
     """Name of the run's folder; None: seed<SEED>. With --seeds, the seed is appended."""
     checkpoint_every: float = 60.0
     """Seconds between checkpoints. Does not influence the result."""
+    log: tuple[LoggerName, ...] = ()
+    """Where metrics go besides metrics.jsonl. Does not influence the result."""
 
 
 def train(args: Sequence[str]) -> None:
@@ -72,7 +76,13 @@ def train(args: Sequence[str]) -> None:
     if taken:
         raise NahtError(f"{taken[0]} holds a run already: naht resume {taken[0]}, or choose another --name or --out")
     with Display() as display:
-        run_all(jobs, workers=chosen.workers, report=display.show, checkpoint_every=chosen.checkpoint_every)
+        run_all(
+            jobs,
+            workers=chosen.workers,
+            report=display.show,
+            checkpoint_every=chosen.checkpoint_every,
+            loggers=chosen.log,
+        )
     print_finished([job.folder for job in jobs])
 
 
@@ -110,6 +120,8 @@ class Resume:
     """Run the teammates in Python that the runs' settings name: for runs of your own."""
     start_over: bool = False
     """Where all checkpoints are damaged, begin again at step 0."""
+    log: tuple[LoggerName, ...] = ()
+    """Where metrics go besides metrics.jsonl: each step once, whoever logged those before."""
 
 
 def resume(args: Sequence[str]) -> None:
@@ -125,5 +137,39 @@ def resume(args: Sequence[str]) -> None:
             checkpoint_every=chosen.checkpoint_every,
             trust=chosen.trust,
             start_over=chosen.start_over,
+            loggers=chosen.log,
         )
     print_finished(chosen.runs)
+
+
+@dataclass(frozen=True)
+class Log:
+    """Bring the metrics of runs to TensorBoard, W&B or marl-eval, each step once, however often this is called."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders, or folders of such."""
+    to: Literal["tensorboard", "wandb", "marl-eval"]
+    """tensorboard: event files in the runs' folders. wandb: a run there for each. marl-eval: one file for all."""
+    out: Path = Path("marl_eval.json")
+    """The file for marl-eval."""
+
+
+def log(args: Sequence[str]) -> None:
+    chosen = parse(Log, "log", args)
+    if not chosen.runs:
+        raise NahtError("RUN missing: usage: naht log RUN [RUN ...] --to tensorboard|wandb|marl-eval")
+    folders: list[Path] = []
+    for place in chosen.runs:
+        found = [place] if is_run(place) else [path.parent for path in sorted(place.rglob("config.json"))]
+        if not found:
+            raise NahtError(f"there are no runs in {place}")
+        folders += found
+    if chosen.to == "marl-eval":
+        check_output(chosen.out)
+        write_marl_eval(chosen.out, folders)
+        print(chosen.out)
+        return
+    check_loggers([chosen.to])
+    for folder in folders:
+        forward(chosen.to, folder)
+        print(folder / chosen.to)

@@ -18,6 +18,7 @@ from naht.runtime import usable_cores
 from naht.training.config import RunConfig
 from naht.training.crew import Crew, News
 from naht.training.folder import is_finished, is_run, read_config
+from naht.training.loggers import LoggerName, check_loggers
 from naht.training.progress import Event, Report
 from naht.training.run import create, resume, stop_signals
 from naht.training.trainer import settled
@@ -40,15 +41,23 @@ def run_all(
     same_command: bool = False,
     trust: bool = True,
     start_over: bool = False,
+    loggers: Sequence[LoggerName] = (),
 ) -> None:
     """Start or continue every job and finish it, several at a time.
 
     Raises `Interrupted` after a stop signal, with all runs saved and all folders ready to go on. `same_command`: these
     are the runs of a study that goes on when it is called again, and the user is told so. `trust` and `start_over` are
-    those of `resume`; settings that the caller has made are trusted.
+    those of `resume`; settings that the caller has made are trusted. `loggers` also get what
+    they lack of runs that are finished.
     """
+    check_loggers(loggers)
     require(workers is None or workers >= 1, f"workers is {workers}: it must be at least 1")
-    how_to_go_on: dict[str, Any] = {"checkpoint_every": checkpoint_every, "trust": trust, "start_over": start_over}
+    how_to_go_on: dict[str, Any] = {
+        "checkpoint_every": checkpoint_every,
+        "trust": trust,
+        "start_over": start_over,
+        "loggers": loggers,
+    }
     jobs = [Job(settled(job.config), job.folder) for job in jobs]
     for job in jobs:
         # A folder with other settings must not be mistaken for this run.
@@ -57,7 +66,7 @@ def run_all(
     for job in jobs:
         if not is_run(job.folder):
             create(job.config, job.folder)
-    waiting = [job.folder for job in jobs if not is_finished(job.folder)]
+    waiting = [job.folder for job in jobs if loggers or not is_finished(job.folder)]
     shared = max((job.config.devices or 1 for job in jobs), default=1)
     workers = min(workers or max(1, usable_cores() // shared), len(waiting))
     try:

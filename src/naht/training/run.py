@@ -7,7 +7,7 @@ import math
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
@@ -39,6 +39,7 @@ from naht.training.checkpoints import (
 )
 from naht.training.config import RunConfig
 from naht.training.folder import Log, is_finished, is_run, only_process, read_config, read_metrics
+from naht.training.loggers import LoggerName, Loggers, OnRow, check_loggers
 from naht.training.progress import Event, Report
 from naht.training.trainer import TrainState, check_memory, make_trainer, settled
 
@@ -112,12 +113,17 @@ def train(
     *,
     report: Report = lambda _: None,
     checkpoint_every: float = 60.0,
+    loggers: Sequence[LoggerName] = (),
+    on_row: OnRow = lambda *_: None,
 ) -> Path:
     """Train a new run in a folder of its own. Returns the folder; load its agent with `naht.load_agent(folder)`.
 
-    `checkpoint_every` is in seconds and does not influence the result.
+    `checkpoint_every` is in seconds. Like `loggers` ("tensorboard", "wandb") and `on_row(step, row)`, which is told
+    every row of metrics, it does not influence the result.
     """
-    return resume(create(config, folder), report=report, checkpoint_every=checkpoint_every, trust=True)
+    check_loggers(loggers)
+    folder = create(config, folder)
+    return resume(folder, report=report, checkpoint_every=checkpoint_every, trust=True, loggers=loggers, on_row=on_row)
 
 
 def resume(
@@ -127,17 +133,20 @@ def resume(
     checkpoint_every: float = 60.0,
     trust: bool = False,
     start_over: bool = False,
+    loggers: Sequence[LoggerName] = (),
+    on_row: OnRow = lambda *_: None,
 ) -> Path:
     """Go on with a run from its newest good checkpoint, or from its start. A finished run is left as it is.
 
     `trust`: teammates in Python that the run's settings name may run. `start_over`: begin again at step 0 where all
-    checkpoints are damaged.
+    checkpoints are damaged. `loggers` get every step once, whoever logged those before.
     """
+    check_loggers(loggers)
     folder = Path(folder)
     config = read_config(folder)
     try:
         with only_process(folder), stop_signals() as signals, plain_errors():
-            _Run(folder, config, report, checkpoint_every, trust, start_over).go(signals)
+            _Run(folder, config, report, checkpoint_every, trust, start_over, loggers, on_row).go(signals)
     except WorldLost as e:
         raise NahtError(f"{e}; the run is saved, go on with: naht resume {folder}") from e
     except OSError as e:
@@ -159,8 +168,11 @@ class _Run:
         checkpoint_every: float,
         trust: bool = False,
         start_over: bool = False,
+        loggers: Sequence[LoggerName] = (),
+        on_row: OnRow = lambda *_: None,
     ):
         self.folder, self.config, self.start_over = folder, config, start_over
+        self.logger_names, self.on_row = loggers, on_row
         self.trainer, uncontrolled = make_trainer(config, found_in=None if trust else str(folder / "config.json"))
         self.uncontrolled_params = place(uncontrolled.params, self.trainer.devices, SHARED)
         self.teammates = uncontrolled.fingerprints
@@ -181,11 +193,15 @@ class _Run:
                 f.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} step {step}: {event.message}\n")
         self._report(event)
 
+    def _loggers(self, step: int) -> Loggers:
+        return Loggers(self.logger_names, self.folder, self.config, lambda said: self.report(step, message=said))
+
     def go(self, signals: list[int]) -> None:
         remove_unfinished(self.folder)
         checkpoints = self.folder / "checkpoints"
         at_end = newest_step(checkpoints) == self.total
         if at_end and is_finished(self.folder):
+            self._loggers(self.total).close()  # a kill at the very end may have kept rows from them
             self.report(self.total, message=f"finished at step {self.total:,}")
             return
         check_newest(checkpoints, self._check)
@@ -211,6 +227,7 @@ class _Run:
         if at_end and found:
             tests = [row["test/return"] for row in read_metrics(self.folder) if "test/return" in row]
             self._finish(state, tests[-1] if tests else math.nan)
+            self._loggers(self.total).close()
             self.report(step, message="its agents' files were missing or damaged, and are written again")
             return
         self.log = Log(self.folder, offset)
@@ -219,10 +236,12 @@ class _Run:
             self.report(step, message=f"resumed at step {step:,}{again}")
         if kept := size_of(state.experience):
             self.report(update * self.steps_per_update, message=f"keeps {kept / 2**20:.0f} MiB of experience in memory")
+        self.loggers = self._loggers(step)
         try:
             self._loop(state, update, elapsed, signals)
         finally:
             self.log.close()
+            self.loggers.close()
 
     def _check(self, facts: dict[str, Any]) -> None:
         """A checkpoint belongs to its settings, teammates and world."""
@@ -295,8 +314,11 @@ class _Run:
                 warm_seconds, warm_steps = warm_seconds + now - began, warm_steps + self.steps_per_update
             compiled |= dict.fromkeys(parts, True)
             speed = warm_steps / warm_seconds if warm_steps else None
-            timing = {"step": step, "seconds": elapsed + now - start}
-            self.log.write(row, timing | ({"steps_per_second": speed} if speed else {}))
+            timing: dict[str, float] = {"step": step, "seconds": elapsed + now - start}
+            timing |= {"steps_per_second": speed} if speed else {}
+            self.log.write(row, timing)
+            self.loggers.write(row | timing)
+            self.on_row(step, row | timing)
             self.report(
                 step,
                 speed=speed,
