@@ -61,10 +61,15 @@ def _wandb(home: Path, config: RunConfig) -> Iterator[Write]:
     for old in home.glob("offline-run-*"):
         shutil.rmtree(old)
     # Numbers and settings go there, nothing about the machine, its terminal or the code.
-    wishes = {"console": "off", "silent": True, "disable_git": True, "save_code": False, "finish_timeout": 60.0}
-    wishes |= dict.fromkeys(("x_disable_stats", "x_disable_meta", "x_disable_machine_info"), True) | {
-        "x_save_requirements": False
+    off = ("disable_git", "x_disable_stats", "x_disable_meta", "x_disable_machine_info")
+    wishes = {
+        "console": "off",
+        "silent": True,
+        "save_code": False,
+        "x_save_requirements": False,
+        "finish_timeout": 60.0,
     }
+    wishes |= dict.fromkeys(off, True)
     known = wandb.Settings.model_fields
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "naht"),
@@ -136,7 +141,7 @@ class Loggers:
     def __init__(
         self, names: Sequence[LoggerName], folder: Path, config: RunConfig, warn: Callable[[str], None]
     ) -> None:
-        self._warn = warn
+        self._folder, self._warn = folder, warn
         self._stacks = {name: ExitStack() for name in names}
         self._writes: dict[LoggerName, Write] = {}
         for name in list(self._stacks):
@@ -161,7 +166,7 @@ class Loggers:
         except (Exception, SystemExit) as e:
             self._warn(
                 f"{name} failed and is left out from here ({type(e).__name__}: {one_line(e)}); metrics.jsonl has "
-                f"everything, bring it there with: naht log RUN --to {name}"
+                f"everything, bring it there with: naht log {self._folder} --to {name}"
             )
             self._writes.pop(name, None)
             if stack := self._stacks.pop(name, None):
