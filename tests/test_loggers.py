@@ -332,6 +332,14 @@ def test_two_do_not_write_the_same_event_file(uninterrupted, tmp_path, capsys):
         assert main(wrong) == 2
 
 
+def test_rows_that_no_event_file_can_hold_are_one_sentence(uninterrupted, tmp_path, capsys):
+    folder = shutil.copytree(uninterrupted, tmp_path / "run")
+    for number in ("1e300", "1" + 400 * "0"):
+        (folder / "metrics.jsonl").write_text(f'{{"step": -1, "x": {number}}}\n')
+        assert main(["log", str(folder), "--to", "tensorboard"]) == 2
+        assert "tensorboard can't take the metrics of" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def four(uninterrupted, tmp_path_factory):
     """Two algorithms, two seeds each."""

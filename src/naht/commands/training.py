@@ -14,7 +14,7 @@ from naht.agents.saved import load_agent
 from naht.commands.parsing import leading_names, parse, said_return, take_flag
 from naht.envs.smac.starcraft import StarCraft, in_starcraft
 from naht.errors import NahtError, unknown
-from naht.storage import check_output
+from naht.storage import check_output, saved
 from naht.tasks import Preset, make_env
 from naht.terminal import terminal
 from naht.training.config import AlgorithmT, RunConfig, TaskT, run_config
@@ -166,8 +166,7 @@ def log(args: Sequence[str]) -> None:
         folders += found
     if chosen.to == "marl-eval":
         check_output(chosen.out)
-        write_marl_eval(chosen.out, folders)
-        print(chosen.out)
+        print(saved(lambda path: write_marl_eval(path, folders), chosen.out))
         return
     check_loggers([chosen.to])
     for folder in folders:

@@ -185,6 +185,7 @@ def marl_eval(folders: Sequence[Path]) -> dict[str, Any]:
         require(is_finished(folder), f"{folder} is not finished: marl-eval compares what runs are worth at their end")
         measured = load_agent(folder).card.get("measured", {})
         tests = [row for row in read_metrics(folder) if "test/return" in row]
+        require(bool(tests and measured), f"{folder} has no tests, or no measured agents, for marl-eval to compare")
         names = [name for name in measured if all(f"test/{name}" in row for row in tests)]
         run: dict[str, Any] = {
             f"step_{i}": {"step_count": row["step"]} | {name: [row[f"test/{name}"]] for name in names}
