@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from naht.agents.saved import Agent, load_agent
     from naht.agents.scripted import Teammate, register_teammate
     from naht.bridges.gymnasium import to_gymnasium
+    from naht.bridges.jaxmarl import from_jaxmarl
     from naht.bridges.pettingzoo import from_pettingzoo, to_pettingzoo
     from naht.envs.base import Environment, EnvSpec, HostEnvironment, TimeStep
     from naht.envs.conformance import check_environment
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "naht.bridges.gymnasium": ("to_gymnasium",),
+    "naht.bridges.jaxmarl": ("from_jaxmarl",),
     "naht.bridges.pettingzoo": ("from_pettingzoo", "to_pettingzoo"),
     "naht.agents.policy": ("Percept", "Policy"),
     "naht.agents.python": ("Situation",),
@@ -95,6 +97,7 @@ __all__ = [
     "draw_frame",
     "evaluate_mn",
     "evaluate_sampler",
+    "from_jaxmarl",
     "from_pettingzoo",
     "load_agent",
     "load_members",
