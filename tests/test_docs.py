@@ -45,7 +45,7 @@ PLACEHOLDERS = {
 BEFORE = r"(?:\w+=\S+ )*(?:\.venv/bin/)?"
 """What may stand before a program: variables, and where it is."""
 
-NOT_RUN = {"docs/starcraft.md": "needs StarCraft II"}
+NOT_RUN = {"docs/starcraft.md": "needs StarCraft II", "docs/jaxmarl.md": "needs jaxmarl, which only an extra brings"}
 """Documents whose Python is compiled, and its names and calls looked up, but not run."""
 
 SHORTER = {"README.md": ("steps=20_000", "steps=2_000")}

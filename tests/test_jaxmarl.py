@@ -133,11 +133,11 @@ def test_the_dead_stand_still_and_a_win_is_an_end():
 def test_an_end_by_its_own_clock_is_no_death():
     """The riddle ends for everybody at once, and says so agent by agent."""
     task = from_jaxmarl(jaxmarl.make("switch_riddle"), name="riddle")
-    steps = fought(task, lambda shown: jnp.zeros(3, jnp.int32))
+    steps = fought(task, lambda _: jnp.zeros(3, jnp.int32))
     assert len(steps) - 1 == task.spec.horizon
     assert bool(steps[-1].truncated)
     assert steps[-1].alive.all()
-    told = fought(task, lambda shown: jnp.full(3, 2, jnp.int32))  # whoever is in the room speaks
+    told = fought(task, lambda _: jnp.full(3, 2, jnp.int32))  # whoever is in the room speaks
     assert len(told) == 2
     assert (bool(told[-1].terminated), bool(told[-1].truncated)) == (True, False)
 

@@ -23,6 +23,8 @@ class Made(NamedTuple):
 
     env: Any
     spec: EnvSpec
+    limit: int | None
+    """The step with which it ends every episode itself, if it does."""
     counts: tuple[int, ...]
     """Actions of each agent."""
     masks: Callable[[PyTree], Mapping[str, Array]] | None
@@ -140,10 +142,11 @@ def _over_anyway(env: Any, world: PyTree) -> Array:
 
 def _check(task: JaxMarlTask, made: Made) -> None:
     """Does a task, which may come from a file, go with the environment of its name?"""
-    agents, limit, sizes = made.env.agents, made.spec.horizon, replace(made.spec, horizon=task.horizon)
+    agents, sizes = made.env.agents, replace(made.spec, horizon=task.horizon)
     if task.team_reward not in ("sum", "mean", *agents):
         raise unknown("team_reward", task.team_reward, ("sum", "mean", *map(str, agents)))
     own = "the environment ends its episodes there, make it with a larger max_steps"
+    limit = task.horizon if made.limit is None else made.limit
     require(task.horizon <= limit, f"the horizon of '{task.name}' is {task.horizon}: it can be {limit} at most, {own}")
     require(task.spec == sizes, f"'{task.name}' was made here with other sizes: {sizes}, not {task.spec}")
 
@@ -174,10 +177,10 @@ def from_jaxmarl(
         space = env.action_space(agent)
         allowed = "only discrete actions can be taken"
         require(isinstance(space, Discrete), f"'{called}' lets {agent} act by a {type(space).__name__}: {allowed}")
-    own_limit = getattr(env, "max_steps", None)
-    limit = own_limit or horizon
-    require(limit is not None, f"'{called}' does not say how long its episodes are: give a horizon")
-    assert limit is not None
+    limit = getattr(env, "max_steps", None)
+    longest = limit if horizon is None else horizon
+    require(longest is not None, f"'{called}' does not say how long its episodes are: give a horizon")
+    assert longest is not None
 
     counts = tuple(int(env.action_space(agent).n) for agent in env.agents)
     seen, world = jax.eval_shape(env.reset, jax.random.key(0))
@@ -191,20 +194,18 @@ def from_jaxmarl(
     obs_size = max(seen[agent].size for agent in env.agents)
     state_size = seen["world_state"].size if "world_state" in seen else len(env.agents) * obs_size
 
-    spec = EnvSpec(called, len(env.agents), obs_size, state_size, max(counts), limit)
-    made = Made(env, spec, counts, masks, hashlib.sha256(_described(env).encode()).hexdigest()[:16])
-    sizes = spec.num_agents, obs_size, state_size, spec.num_actions
-    task = JaxMarlTask(called, *sizes, limit if horizon is None else horizon, team_reward)
+    task = JaxMarlTask(called, len(env.agents), obs_size, state_size, max(counts), longest, team_reward)
+    looks = hashlib.sha256(_described(env).encode()).hexdigest()[:16]
+    made = Made(env, task.spec, limit, counts, masks, looks)
     _check(task, made)
     # Compiled code is shared by tasks that are equal, and tasks know their environment by its name alone.
-    taken = _MADE.setdefault(called, made)
-    same = replace(taken.spec, horizon=limit) == spec and taken.fingerprint == made.fingerprint
+    same = _MADE.setdefault(called, made).fingerprint == looks
     require(same, f"'{called}' already names another environment of JaxMARL here: give this one another name")
     return task
 
 
 def _masks_of(env: Any, base: type) -> Callable[[PyTree], Mapping[str, Array]] | None:
-    """How an environment says which actions are allowed. That of the base class only raises; Hanabi has its own word."""
+    """How an environment says which actions are allowed. The base class only raises; Hanabi has a word of its own."""
     if any("get_avail_actions" in vars(cls) for cls in type(env).__mro__ if cls is not base):
         return env.get_avail_actions
     return getattr(env, "get_legal_moves", None)
