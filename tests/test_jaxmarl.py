@@ -152,7 +152,7 @@ def test_sizes_that_differ_are_filled_up():
 
 
 @pytest.mark.parametrize("which", ["spread", "battle"])
-def test_poam_trains_with_a_stranger_and_resumes(which, tmp_path):
+def test_poam_trains_with_a_stranger_and_resumes(which, tmp_path, monkeypatch):
     task = tasks()[which][1]
     policy = RecurrentPolicy(task.spec, NetworkConfig(hidden=8))
     stranger = naht.Agent("stranger", policy, policy.init(jax.random.key(0)), task.spec, {})
@@ -165,7 +165,13 @@ def test_poam_trains_with_a_stranger_and_resumes(which, tmp_path):
     assert agent.spec == task.spec
     if which == "spread":
         with pytest.raises(Stop):
-            train(config, tmp_path / "again", report=stop_at(48))
+            train(config, tmp_path / "again", checkpoint_every=0, report=stop_at(48))
+        assert any((tmp_path / "again" / "checkpoints").glob("[0-9]*"))
+        with monkeypatch.context() as elsewhere:  # a process in which the name stands for another environment
+            elsewhere.setattr(bridge, "_MADE", {})
+            from_jaxmarl(jaxmarl.make("MPE_simple_spread_v3", max_steps=LIMIT, local_ratio=0.1), name="spread")
+            with pytest.raises(NahtError, match="is not the one it began with"):
+                naht.resume(tmp_path / "again")
         naht.resume(tmp_path / "again")
         assert fingerprint(tmp_path / "again") == fingerprint(tmp_path / "run")
 
@@ -175,8 +181,12 @@ def test_what_can_not_be_imported(monkeypatch):
         from_jaxmarl({})
     with pytest.raises(NahtError, match="'free' lets agent_0 act by a Box: only discrete actions can be taken"):
         from_jaxmarl(jaxmarl.make("MPE_simple_spread_v3", action_type="Continuous"), name="free")
+    cards = jaxmarl.make("hanabi", num_agents=3)
     with pytest.raises(NahtError, match="'cards' does not say how long its episodes are: give a horizon"):
-        from_jaxmarl(jaxmarl.make("hanabi", num_agents=3), name="cards")
+        from_jaxmarl(cards, name="cards")
+    assert [from_jaxmarl(cards, name="cards", horizon=steps).horizon for steps in (50, 90)] == [50, 90]
+    with pytest.raises(NahtError, match="'storm' shows 0 no array"):
+        from_jaxmarl(jaxmarl.make("storm"), name="storm", horizon=9)
     with pytest.raises(NahtError, match="unknown team_reward 'agent_9': did you mean agent_"):
         from_jaxmarl(spread(), name="spread", team_reward="agent_9")
     with pytest.raises(NahtError, match="the horizon of 'spread' is 99: it can be 12 at most"):

@@ -256,7 +256,7 @@ class _Run:
         require(not other, f"teammates of {self.folder} are not those it began with: {', '.join(other)}")
         require(
             facts["world"] == self.world,
-            f"the world of {self.folder} is not the one it began with: a file named in its settings has changed",
+            f"the world of {self.folder} is not the one it began with: a file or environment it names has changed",
         )
 
     def _finish(self, state: TrainState, test_return: float) -> None:
