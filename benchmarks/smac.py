@@ -1,6 +1,6 @@
 """The SMAC-rules simulator beside JaxMARL's SMAX, in the same run: environment steps per second with random actions.
 
-    pip install jaxmarl                (or: pip install -e ".[bench]")
+    pip install jaxmarl                (or: pip install -e ".[jaxmarl]")
     python benchmarks/smac.py          all four maps, 256 worlds
 
 Both play whole steps (observations, global state, masks, restarts of ended episodes) on every core, choose among the
