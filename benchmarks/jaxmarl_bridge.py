@@ -95,14 +95,14 @@ def measure(plays: dict[str, Callable[[], Any]], moves: int, repetitions: int) -
 
 
 def main() -> None:
-    import jaxmarl
-    from jaxmarl.environments.smax import map_name_to_scenario
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=128)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--repetitions", type=int, default=5)
     args = parser.parse_args()
+    import jaxmarl
+    from jaxmarl.environments.smax import map_name_to_scenario
+
     envs = {
         "spread": (jaxmarl.make("MPE_simple_spread_v3"), False),
         "smax-3m": (jaxmarl.make("HeuristicEnemySMAX", scenario=map_name_to_scenario("3m")), True),
