@@ -109,6 +109,7 @@ def test_lists(capsys):
         "compare",
         "watch",
         "list",
+        "log",
         "reproduce",
         "status",
         "report",
