@@ -32,7 +32,10 @@ def keep(root: Path, plan: Plan, out: Path) -> list[Node]:
             continue
         target.mkdir(parents=True, exist_ok=True)
         if node.name in agents and (place / AGENT).is_file():
-            load_agent(place / AGENT).save(target / AGENT, float16=True)
+            agent = load_agent(place / AGENT)
+            trained_with = agent.card.get("config", {}).get("teams", {}).get("teammates", [])
+            if not any(Path(name).is_absolute() for name in trained_with):  # strangers that nobody else has
+                agent.save(target / AGENT, float16=True)
         files = [path for pattern in ROWS for path in place.glob(pattern)]
         for path in sorted(files, key=lambda path: path.name == DONE):  # the mark that all is there comes last
             shutil.copyfile(path, target / path.name)
