@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ import jax  # noqa: E402 (after configure)
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
+from lbforaging_game import lbforaging  # noqa: E402
 from naht import Member, Population, evaluate_mn  # noqa: E402
 from naht.agents.scripted import BOTS, make_bot  # noqa: E402
 from naht.envs.conformance import random_actions  # noqa: E402
@@ -66,22 +66,7 @@ def ours(env: Lbf) -> Callable[[], Any]:
 
 def theirs(env: Lbf) -> Callable[[], Any]:
     """Plays lbforaging for `THEIR_STEPS` steps, with any actions at random."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from lbforaging.foraging.environment import ForagingEnv
-
-        game = ForagingEnv(
-            players=env.num_agents,
-            min_player_level=env.min_player_level,
-            max_player_level=env.max_player_level,
-            min_food_level=env.min_food_level,
-            max_food_level=env.max_food_level,
-            field_size=(env.rows, env.width),
-            max_num_food=env.foods,
-            sight=env.reach,
-            max_episode_steps=env.horizon,
-            force_coop=env.coop,
-        )
+    game = lbforaging(env)
     actions = np.random.default_rng(0).integers(0, NUM_ACTIONS, (THEIR_STEPS, env.num_agents)).tolist()
 
     def play() -> None:

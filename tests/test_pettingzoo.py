@@ -35,8 +35,10 @@ def _closed():
     close_worlds()
 
 
-@pytest.mark.parametrize("task", ["bit-game", "mpe-pp", "3m", "3s5z"])
-@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("task", "inside"),
+    [*[(task, False) for task in TASKS], *[(task, True) for task in ("bit-game", "mpe-pp", "3m", "lbf")]],
+)
 def test_every_task_passes_pettingzoos_own_tests(task, inside):
     teammates = TEAMS.get(task, ("nearest",)) if inside else ()
 

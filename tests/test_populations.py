@@ -445,3 +445,10 @@ def test_recipes_are_checked_before_any_work(tmp_path):
     assert self_play_algorithms() == ("ippo", "mappo", "iql", "vdn", "qmix")
     with pytest.raises(NahtError, match="episodes is 0"):
         recipe(tmp_path, episodes=0)
+
+
+def test_members_by_path(tmp_path):
+    """What `Agent.save` returns names an agent, too."""
+    agent = load_agent(find_agents("zoo/mpe-pp/vdn-seed0")[0])
+    path = agent.save(tmp_path / "mine.safetensors")
+    assert [member.name for member in load_members([path], agent.spec)] == [agent.name]

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from naht.config import Width, setting
-from naht.envs.base import Array, EnvSpec, Horizon, PyTree, TeamSize, TimeStep, opening
+from naht.bridges.named import NamedTask, behind
+from naht.config import setting
+from naht.envs.base import Array, EnvSpec, PyTree, TimeStep, opening
 from naht.errors import NahtError, one_line, require, unknown
-from naht.tasks import TASKS, make_env
 
 
 class Made(NamedTuple):
@@ -46,21 +46,8 @@ class JaxMarlState(NamedTuple):
 
 @setting
 @dataclass(frozen=True)
-class JaxMarlTask:
+class JaxMarlTask(NamedTask):
     """An environment of JaxMARL as a task; see `from_jaxmarl`."""
-
-    name: str
-    num_agents: TeamSize
-    obs_size: Width
-    state_size: Width
-    num_actions: Width
-    horizon: Horizon
-    team_reward: str = "sum"
-
-    @property
-    def spec(self) -> EnvSpec:
-        sizes = self.num_agents, self.obs_size, self.state_size, self.num_actions, self.horizon
-        return EnvSpec(self.name, *sizes)
 
     @property
     def fingerprint(self) -> str:
@@ -69,11 +56,7 @@ class JaxMarlTask:
 
     @property
     def _made(self) -> Made:
-        if self.name not in _MADE and self.name in TASKS:
-            make_env(self.name)  # a registered task says how
-        how = f"call naht.from_jaxmarl(..., name='{self.name}') first, as for its training"
-        require(self.name in _MADE, f"'{self.name}' is an environment of JaxMARL that nobody has made here: {how}")
-        made = _MADE[self.name]
+        made = behind(self.name, _MADE, "JaxMARL")
         _check(self, made)
         return made
 

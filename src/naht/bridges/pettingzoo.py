@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from naht.bridges.named import NamedTask, behind
 from naht.bridges.played import Played
-from naht.config import Count, Width, setting
-from naht.envs.base import Environment, EnvSpec, Horizon, TeamSize, TimeStep
+from naht.config import Count, setting
+from naht.envs.base import Environment, TimeStep
 from naht.errors import NahtError, one_line, require, unknown
-from naht.tasks import TASKS, make_env
 from naht.teams.sampler import NumControlled
 
 try:
@@ -142,29 +142,13 @@ _MAKERS: dict[str, Callable[[], Any]] = {}
 
 @setting
 @dataclass(frozen=True)
-class PettingZooTask:
+class PettingZooTask(NamedTask):
     """An environment of PettingZoo as a task, whose worlds are outside of JAX; see `from_pettingzoo`."""
 
-    name: str
-    num_agents: TeamSize
-    obs_size: Width
-    state_size: Width
-    num_actions: Width
-    horizon: Horizon
-    team_reward: str = "sum"
     most_side_by_side: Count = 64
 
-    @property
-    def spec(self) -> EnvSpec:
-        sizes = self.num_agents, self.obs_size, self.state_size, self.num_actions, self.horizon
-        return EnvSpec(self.name, *sizes)
-
     def open(self) -> PettingZooWorld:
-        if self.name not in _MAKERS and self.name in TASKS:
-            make_env(self.name)  # a registered task says how
-        how = f"call naht.from_pettingzoo(..., name='{self.name}') first, as for its training"
-        require(self.name in _MAKERS, f"'{self.name}' is an environment of PettingZoo that nobody has made here: {how}")
-        return PettingZooWorld(_MAKERS[self.name](), self)
+        return PettingZooWorld(behind(self.name, _MAKERS, "PettingZoo")(), self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To a process that runs its worlds, it goes with what makes them."""
@@ -240,10 +224,9 @@ class PettingZooWorld:
     def _state(self, obs: np.ndarray) -> np.ndarray:
         """The environment's own global state, else what everybody sees."""
         try:
-            state = np.asarray(self.env.state(), np.float32).reshape(-1)
-        except (NotImplementedError, AttributeError):
+            return np.asarray(self.env.state(), np.float32).reshape(-1)
+        except NotImplementedError:  # PettingZoo's way to say that there is none
             return obs.reshape(-1)
-        return state
 
     def close(self) -> None:
         self.env.close()

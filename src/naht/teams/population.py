@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -217,13 +218,14 @@ def _all_blocks(
     return jax.tree.map(collect, new, answers)
 
 
-def load_members(names: Sequence[str], spec: EnvSpec, *, found_in: str | None = None) -> list[Member]:
+def load_members(wanted: Sequence[str | Path], spec: EnvSpec, *, found_in: str | None = None) -> list[Member]:
     """Members from what a user writes: names of bots, or saved agents by file, folder or name in the zoo.
 
     Names that do not come from the user but were `found_in` a file never run Python files.
 
     A saved agent keeps its own name, unless another has the same: then both are called by their paths.
     """
+    names = [str(name) for name in wanted]
     python = [name for name in names if names_file(name)]
     require(
         found_in is None or not python,
