@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs clean
 
 demo: $(READY)  ## the main job at a small size: about two minutes
 	$(VENV)/bin/naht demo
@@ -12,13 +12,18 @@ test: $(READY)  ## all tests, or those of TESTS="tests/test_ppo.py ..."
 	$(VENV)/bin/python -m pytest $(TESTS)
 
 lint: $(READY)  ## style and types
-	$(VENV)/bin/ruff check src tests benchmarks examples
-	$(VENV)/bin/ruff format --check src tests benchmarks examples
+	$(VENV)/bin/ruff check src tests benchmarks examples docs/*.py docs/drawings/*.py
+	$(VENV)/bin/ruff format --check src tests benchmarks examples docs/*.py docs/drawings/*.py
 	$(VENV)/bin/mypy
 
 bench: $(READY)  ## environment steps per second of every part
 	$(VENV)/bin/python benchmarks/throughput.py
 	$(VENV)/bin/python benchmarks/smac.py
+
+docs: $(READY)  ## the documentation as a site, in build/site
+	$(VENV)/bin/python -c 'import mkdocs, mkdocs.commands, material, mkdocstrings, latex2mathml' 2>/dev/null || $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("naht needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'

@@ -1,7 +1,7 @@
 """What mkdocs does not do by itself, for the site of the documentation (make docs).
 
-- `<!-- table: tasks -->` in a page becomes a table of what the registries hold, `<!-- api: NAME ... -->` the docstrings of
-  public names.
+- `<!-- table: tasks -->` in a page becomes a table of what the registries hold, `<!-- api: NAME ... -->` the
+  docstrings of public names.
 - Links to files outside of docs/, which work in the repository, lead to pages made of these files.
 - Drawings stand in the page itself, so that they follow its light or dark scheme.
 - $mathematics$ becomes MathML, which browsers draw without a script.
@@ -13,6 +13,7 @@ import html
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def tasks() -> str:
         s = task.make().spec
         sizes = [str(n) for n in (s.num_agents, s.num_actions, s.obs_size, s.horizon)]
         strangers = ", ".join(f"`{mate}`" for mate in task.teammates)
-        rows.append([f"`{name}`", task.description, *sizes, strangers, ", ".join(f"`{p}`" for p in task.presets)])
+        rows.append([f"`{name}`", task.description, *sizes, strangers, ", ".join(task.presets)])
     return table(["task", "what it is", "M", "actions", "observation", "horizon", "strangers", "presets"], rows)
 
 
@@ -92,9 +93,17 @@ TABLES: dict[str, Callable[[], str]] = {"tasks": tasks, "algorithms": algorithms
 
 
 def reference(names: list[str]) -> str:
+    """Docstrings by mkdocstrings. Named tuples explain their fields in comments, so their source is shown."""
     blocks = []
     for name in names:
-        blocks.append(f"::: naht.{name}\n    options:\n      heading: naht.{name}\n      toc_label: {name}\n")
+        thing = getattr(naht, name)
+        options = {"heading": f"naht.{name}", "toc_label": name}
+        if hasattr(thing, "_fields"):
+            options |= {"show_source": "true", "members": "false"}
+        elif is_dataclass(thing):
+            options |= {"show_if_no_docstring": "true"}
+        lines = [f"::: naht.{name}", "    options:", *(f"      {key}: {value}" for key, value in options.items())]
+        blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
 
@@ -196,13 +205,17 @@ def on_page_content(content: str, **_: Any) -> str:
     content = re.sub(
         r'<p><img alt="(?P<alt>[^"]*)" src="(?:[^"]*/)?drawings/(?P<name>[\w-]+\.svg)"\s*/?></p>', drawing, content
     )
-    content = re.sub(
-        r'<(?P<tag>div|span) class="arithmatex">(?P<latex>.*?)</(?P=tag)>', mathematics, content, flags=re.S
-    )
-    return content
+    return re.sub(r'<(?P<tag>div|span) class="arithmatex">(?P<latex>.*?)</(?P=tag)>', mathematics, content, flags=re.S)
+
+
+def own_search(output: str, root: str) -> str:
+    """Search works from files, too, by a script of ours instead of one from the network."""
+    return output.replace('src="https://unpkg.com/iframe-worker/shim"', f'src="{root}offline_search.js"')
 
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:
-    """Search works from files, too, by a script of ours instead of one from the network."""
-    root = "../" * page.url.count("/")
-    return re.sub(r'src="https://unpkg.com/iframe-worker/shim"', f'src="{root}offline_search.js"', output)
+    return own_search(output, "../" * page.url.count("/"))
+
+
+def on_post_template(output: str, **_: Any) -> str:
+    return own_search(output, "/")  # of pages that are not there, whose place is not known

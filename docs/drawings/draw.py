@@ -18,7 +18,9 @@ STYLE = (
 )
 
 
-def text(x: float, y: float, words: str, *, size: int = 15, fill: str = "ink", anchor: str = "middle", bold: bool = False) -> str:
+def text(
+    x: float, y: float, words: str, *, size: int = 15, fill: str = "ink", anchor: str = "middle", bold: bool = False
+) -> str:
     weight = ' font-weight="600"' if bold else ""
     return (
         f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}"{weight} '
@@ -78,13 +80,20 @@ def save(name: str, width: int, height: int, title: str, *parts: str) -> None:
 def problem() -> None:
     kinds = [
         ("Cooperative MARL", "N = M: all are ours", ["ours"] * 5),
-        ("N-agent ad hoc teamwork", "N = 1 to M-1, drawn for an episode", ["ours", "theirs", "ours", "theirs", "theirs"]),
+        (
+            "N-agent ad hoc teamwork",
+            "N = 1 to M-1, drawn for an episode",
+            ["ours", "theirs", "ours", "theirs", "theirs"],
+        ),
         ("Ad hoc teamwork", "N = 1: one is ours", ["theirs", "theirs", "theirs", "ours", "theirs"]),
     ]
     parts = []
     for i, (name, what, team) in enumerate(kinds):
         x = 6 + 264 * i
-        parts += [panel(x, 10, 250, 130, line="good" if i == 1 else "line"), text(x + 125, 40, name, bold=True, size=16)]
+        parts += [
+            panel(x, 10, 250, 130, line="good" if i == 1 else "line"),
+            text(x + 125, 40, name, bold=True, size=16),
+        ]
         parts += [agent(x + 39 + 43 * j, 80, kind) for j, kind in enumerate(team)]
         parts.append(text(x + 125, 124, what, size=13, fill="soft"))
     save("problem.svg", 790, 185, "Three problems by who is controlled", *parts, key(120, 166))
@@ -119,9 +128,16 @@ def score() -> None:
             x = 84 + 132 * k
             parts.append(panel(x, y, 120, 56))
             parts += [agent(x + 26 + 34 * i, y + 28, "ours" if s == "O" else "theirs", 13) for i, s in enumerate(seats)]
-        parts += [text(500, y + 34, "...", size=20, fill="soft"), text(574, y + 33, "128 episodes", size=14, fill="soft")]
+        parts += [
+            text(500, y + 34, "...", size=20, fill="soft"),
+            text(574, y + 33, "128 episodes", size=14, fill="soft"),
+        ]
         parts.append(arrow(632, y + 28, 672, 97 if j == 0 else 112))
-    parts += [panel(674, 62, 108, 86, line="good"), text(728, 98, "mean", bold=True), text(728, 122, "M-N score", size=14)]
+    parts += [
+        panel(674, 62, 108, 86, line="good"),
+        text(728, 98, "mean", bold=True),
+        text(728, 122, "M-N score", size=14),
+    ]
     save("score.svg", 790, 225, "The M-N score of a team of three", *parts, key(120, 204))
 
 
@@ -134,14 +150,19 @@ def strangers() -> None:
         parts.append(text(186, y + 5, name, anchor="end"))
         for s in range(5):
             parts += [agent(240 + 84 * s + 22 * (i - 1), y, "theirs", 9) for i in range(3)]
-    parts += [text(240, 280, "trained with", bold=True, size=14), text(450, 280, "never met in training", bold=True, size=14)]
+    parts += [
+        text(240, 280, "trained with", bold=True, size=14),
+        text(450, 280, "never met in training", bold=True, size=14),
+    ]
     save("strangers.svg", 790, 296, "Strangers of training and strangers never met", *parts)
 
 
 def model() -> None:
     def box(x: float, y: float, width: float, words: str, small: str = "", line: str = "line") -> str:
         lower = text(x + width / 2, y + 44, small, size=13, fill="soft") if small else ""
-        return panel(x, y, width, 58, line=line) + text(x + width / 2, y + (25 if small else 35), words, bold=True) + lower
+        return (
+            panel(x, y, width, 58, line=line) + text(x + width / 2, y + (25 if small else 35), words, bold=True) + lower
+        )
 
     parts = [
         box(4, 96, 160, "history", "own obs, own actions"),
