@@ -21,7 +21,7 @@ bench: $(READY)  ## environment steps per second of every part
 	$(VENV)/bin/python benchmarks/smac.py
 
 docs: $(READY)  ## the documentation as a site, in build/site
-	$(VENV)/bin/python -c 'import mkdocs, mkdocs.commands, material, mkdocstrings, latex2mathml' 2>/dev/null || $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(VENV)/bin/python -c 'import mkdocs, material, mkdocstrings, latex2mathml' 2>/dev/null || $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 	@echo build/site/index.html
 
