@@ -202,6 +202,7 @@ def mathematics(match: re.Match[str]) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
+    content = content.replace('<details class="mkdocstrings-source">', '<details class="mkdocstrings-source" open>')
     content = re.sub(
         r'<p><img alt="(?P<alt>[^"]*)" src="(?:[^"]*/)?drawings/(?P<name>[\w-]+\.svg)"\s*/?></p>', drawing, content
     )
