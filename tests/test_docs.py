@@ -13,6 +13,7 @@ import shlex
 import sys
 from dataclasses import MISSING, fields
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -45,7 +46,9 @@ PLACEHOLDERS = {
 BEFORE = r"(?:\w+=\S+ )*(?:\.venv/bin/)?"
 """What may stand before a program: variables, and where it is."""
 
-NOT_RUN = {"docs/starcraft.md": "needs StarCraft II", "docs/jaxmarl.md": "needs jaxmarl, which only an extra brings"}
+NOT_RUN = {"docs/starcraft.md": "needs StarCraft II"}
+if find_spec("jaxmarl") is None:
+    NOT_RUN["docs/jaxmarl.md"] = "needs jaxmarl, which only an extra brings"
 """Documents whose Python is compiled, and its names and calls looked up, but not run."""
 
 SHORTER = {"README.md": ("steps=20_000", "steps=2_000")}

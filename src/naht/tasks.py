@@ -48,18 +48,19 @@ class Defaults:
         return next((settings for settings in self.learners if type(settings) is cls), None) or cls()
 
 
-@dataclass(frozen=True)
-class Task:
-    """An entry in the list of tasks."""
-
-    description: str
-    make: Callable[..., Environment]
-    """A dataclass of settings that is an environment."""
-    teammates: tuple[str, ...] = ()
-    """The uncontrolled population, unless the user names another."""
-    presets: Mapping[str, Defaults] = field(default_factory=lambda: {"tuned": Defaults()})
-
-
+_TUNED = PPOConfig(
+    num_envs=64,
+    epochs=2,
+    minibatches=8,
+    lr=2e-3,
+    lr_end=2e-4,
+    entropy=0.01,
+    entropy_end=0.001,
+    standardise_rewards="std",
+    model_epochs=2,
+    model_minibatches=8,
+    model_lr=1e-3,
+)
 _TUNED_VALUE = ValueConfig(
     capacity=4000,
     batch=8,
@@ -70,6 +71,23 @@ _TUNED_VALUE = ValueConfig(
     epsilon_steps=200_000,
     network=NetworkConfig(layers=1, input_norm=False),
 )
+
+GENERAL = Defaults((_TUNED, replace(_TUNED_VALUE, standardise_rewards="std")))
+"""For tasks that nobody has tuned: batches small enough to learn within a million steps. Rewards keep their mean:
+where they are positive, every step would cost without it, and an early end would be worth something."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """An entry in the list of tasks."""
+
+    description: str
+    make: Callable[..., Environment]
+    """A dataclass of settings that is an environment."""
+    teammates: tuple[str, ...] = ()
+    """The uncontrolled population, unless the user names another."""
+    presets: Mapping[str, Defaults] = field(default_factory=lambda: {"tuned": GENERAL})
+
 
 _BIT_GAME = PPOConfig(
     num_envs=16,
@@ -85,18 +103,10 @@ _BIT_GAME_RUN = Defaults((_BIT_GAME, _BIT_GAME_VALUE), steps=100_000, test_every
 _BIT_GAME_TUNED = replace(_BIT_GAME, gamma=0.9, gae_lambda=0.5, entropy_end=0.0, lr_end=1e-4)
 
 _MPE = Defaults((PPOConfig(), ValueConfig(num_envs=8)), steps=20_000_000, test_every=512_000, test_episodes=512)
-_MPE_TUNED = PPOConfig(
-    num_envs=64,
-    epochs=2,
-    minibatches=8,
-    lr=2e-3,
-    lr_end=2e-4,
-    entropy=0.01,
-    entropy_end=0.001,
+_MPE_TUNED = replace(
+    _TUNED,
+    standardise_rewards="mean-std",
     bootstrap_time_limit=True,
-    model_epochs=2,
-    model_minibatches=8,
-    model_lr=1e-3,
     decoded_teammates=2,  # all, for teams of three
 )
 
@@ -113,10 +123,8 @@ def _smac(batch_steps: int, steps: int) -> dict[str, Defaults]:
         changes={"mappo": {"entropy": 0.03}},
     )
     ppo = replace(
-        _MPE_TUNED,
+        _TUNED,
         rollout_steps=batch_steps,
-        standardise_rewards="std",
-        bootstrap_time_limit=False,
         decoded_teammates=1,
         model_lr=2e-3,  # see docs/poam.md
     )
@@ -135,7 +143,7 @@ _MARINES, _STALKERS = _smac(32, 1_000_000), _smac(64, 3_000_000)
 
 _LBF = Defaults(  # as on the maps, where episodes end early too; not tuned further (docs/lbf.md)
     (
-        replace(_MPE_TUNED, rollout_steps=50, standardise_rewards="std", bootstrap_time_limit=False),
+        replace(_TUNED, rollout_steps=50),
         replace(_TUNED_VALUE, rollout_steps=50, standardise_rewards="std"),
     ),
     steps=2_000_000,

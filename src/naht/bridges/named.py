@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from naht.config import Width
@@ -26,7 +27,7 @@ class NamedTask:
     horizon: Horizon
     team_reward: str = "sum"
 
-    @property
+    @cached_property  # asked for in every step of every world
     def spec(self) -> EnvSpec:
         sizes = self.num_agents, self.obs_size, self.state_size, self.num_actions, self.horizon
         return EnvSpec(self.name, *sizes)

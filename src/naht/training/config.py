@@ -13,7 +13,7 @@ from naht.errors import unknown
 from naht.learning.algorithms import ALGORITHMS
 from naht.learning.learner import LearnerSettings
 from naht.pieces import Pieces
-from naht.tasks import TASKS, Defaults, Preset, make_env
+from naht.tasks import GENERAL, TASKS, Preset, make_env
 from naht.teams.sampler import NumControlled, Slots
 
 
@@ -87,7 +87,7 @@ def run_config(
     env: Any = make_env(task, **env_settings) if isinstance(task, str) else task
     name = env.spec.name
     entry = TASKS.get(name)
-    presets = entry.presets if entry else {"tuned": Defaults()}
+    presets = entry.presets if entry else {"tuned": GENERAL}
     algorithm = ALGORITHMS[algorithm_name]
     if preset not in presets:
         raise unknown("preset", preset, presets)
