@@ -141,12 +141,12 @@ def _smac(batch_steps: int, steps: int) -> dict[str, Defaults]:
 _SOLDIERS = ("nearest", "weakest", "first")
 _MARINES, _STALKERS = _smac(32, 1_000_000), _smac(64, 3_000_000)
 
-_LBF = Defaults(  # as on the maps, where episodes end early too; not tuned further (docs/lbf.md)
+_LBF = Defaults(  # greedy players who want the same cell wait for ever, unless policies are sharp (docs/lbf.md)
     (
-        replace(_TUNED, rollout_steps=50),
-        replace(_TUNED_VALUE, rollout_steps=50, standardise_rewards="std"),
+        replace(_TUNED, rollout_steps=50, gamma=0.97, epochs=4, entropy_end=0.0),
+        replace(_TUNED_VALUE, rollout_steps=50, standardise_rewards="std", gamma=0.97),
     ),
-    steps=2_000_000,
+    steps=1_000_000,
     test_every=64_000,
 )
 
