@@ -6,6 +6,7 @@ Nothing is skipped silently: a command, flag or placeholder that this file does 
 import argparse
 import ast
 import inspect
+import json
 import pkgutil
 import re
 import runpy
@@ -26,6 +27,7 @@ from naht.plugins import GROUPS
 
 ROOT = Path(__file__).parent.parent
 MARKDOWN = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md"))
+NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
 SCRIPTS = sorted([*ROOT.glob("examples/*.py"), *ROOT.glob("benchmarks/*.py")])
 
 PLACEHOLDERS = {
@@ -107,10 +109,17 @@ def quotes(name: str, text: str) -> list[Quote]:
     return found
 
 
+def cells(path: Path, kind: str) -> list[str]:
+    """What stands in a notebook's cells of a kind."""
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
+
+
 def text_of(path: Path) -> str:
-    """What people read: the whole of a document, the docstring of a script."""
+    """What people read: the whole of a document, the prose of a notebook, the docstring of a script."""
     if path.suffix == ".md":
         return path.read_text()
+    if path.suffix == ".ipynb":
+        return "\n\n".join(cells(path, "markdown"))
     lines = (ast.get_docstring(ast.parse(path.read_text()), clean=False) or "").splitlines()
     return "\n".join(re.sub(r"^(naht|make|python) ", r"    \1 ", line) for line in lines)
 
@@ -128,7 +137,7 @@ def commands_of_makefile() -> list[Quote]:
     ]
 
 
-QUOTES = [quote for path in MARKDOWN + SCRIPTS for quote in quotes(name_of(path), text_of(path))]
+QUOTES = [quote for path in MARKDOWN + NOTEBOOKS + SCRIPTS for quote in quotes(name_of(path), text_of(path))]
 QUOTES += commands_of_makefile()
 
 
@@ -416,9 +425,9 @@ def test_script(quote, monkeypatch):
         runpy.run_path(str(ROOT / script), run_name="__main__")
 
 
-@pytest.mark.parametrize("path", MARKDOWN, ids=name_of)
+@pytest.mark.parametrize("path", MARKDOWN + NOTEBOOKS, ids=name_of)
 def test_files_and_links_exist(path):
-    text = path.read_text()
+    text = text_of(path)
     for number, kind, code in pieces(text):
         if kind == "inline" and re.fullmatch(r"[\w/]+\.py|(src|tests|docs|benchmarks|examples)/\S*", code):
             homes = [ROOT / code, ROOT / "src/naht" / code, *(ROOT / "src/naht").rglob(code)]
@@ -430,13 +439,15 @@ def test_files_and_links_exist(path):
         there = path.parent / file if file else path
         assert there.exists(), f"{name_of(path)}: there is no {file}"
         if heading:  # as GitHub makes anchors of headings
-            headings = re.findall(r"^#+ (.*)$", there.read_text(), re.M)
+            headings = re.findall(r"^#+ (.*)$", text_of(there), re.M)
             anchors = [re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in headings]
             assert heading in anchors, f"{name_of(path)}: {file} has no heading {heading}"
 
 
 def python_blocks(path: Path) -> list[str]:
     """Blocks of Python, each after as many empty lines as puts it where it stands in the document."""
+    if path.suffix == ".ipynb":
+        return cells(path, "code")
     blocks: list[str] = []
     last = 0
     for number, kind, line in pieces(path.read_text()):
@@ -473,7 +484,7 @@ def check_names(code: str, ours: dict[str, object]) -> None:
                 raise TypeError(f"line {node.lineno}: {ast.unparse(node)}: {e}") from e
 
 
-@pytest.mark.parametrize("path", MARKDOWN + SCRIPTS, ids=name_of)
+@pytest.mark.parametrize("path", MARKDOWN + NOTEBOOKS + SCRIPTS, ids=name_of)
 def test_python_names_what_exists(path):
     ours: dict[str, object] = {}
     for code in [path.read_text()] if path.suffix == ".py" else python_blocks(path):
