@@ -3,13 +3,16 @@
 - `<!-- table: tasks -->` in a page becomes a table of what the registries hold, `<!-- api: NAME ... -->` the
   docstrings of public names.
 - Links to files outside of docs/, which work in the repository, lead to pages made of these files.
+- Notebooks become pages, with what they showed when they were run.
 - Drawings stand in the page itself, so that they follow its light or dark scheme.
 - $mathematics$ becomes MathML, which browsers draw without a script.
 """
 
 from __future__ import annotations
 
+import base64
 import html
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -32,6 +35,7 @@ from naht.tasks import TASKS
 ROOT = Path(__file__).parent.parent
 SOURCES = "source"
 """Where pages made of files outside of docs/ are."""
+NOTEBOOKS = "notebooks"
 INCLUDED = {name: name for name in ("CHANGELOG.md", "CONTRIBUTING.md")} | {"README.md": "tour.md"}
 """Documents outside of docs/ that are pages like those inside, and where. (mkdocs takes a README for an index.)"""
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json"}
@@ -151,6 +155,42 @@ def content_of(target: str) -> str:
     return f"# {target}\n\nFiles of this folder in the repository:\n\n```text\n{names}\n```\n"
 
 
+# -- notebooks
+
+
+def to_pages(markdown: str) -> str:
+    """Links to notebooks lead to the pages made of them."""
+    return re.sub(r"(\]\([^)\s]*)\.ipynb([#)])", r"\1.md\2", markdown)
+
+
+def fenced(text: str, kind: str) -> str:
+    fence = "`" * 4
+    return f"{fence} {kind}\n{text.rstrip()}\n{fence}"
+
+
+def notebook(path: Path) -> tuple[str, dict[str, bytes]]:
+    """A page of a notebook and its outputs, and the pictures of that page by name."""
+    blocks: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            blocks.append(to_pages(source))
+            continue
+        blocks.append(fenced(source, "python"))
+        for output in cell["outputs"]:
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            if "image/png" in data:
+                name = f"{path.stem}-{cell['id']}.png"
+                pictures[name] = base64.b64decode("".join(data["image/png"]))
+                blocks.append(f"![{cell['metadata']['alt']}]({name})")
+            else:
+                blocks.append(fenced("".join(data["text/plain"]), "{ .text .output .no-copy }"))
+    title, *rest = blocks
+    offer = f"This page is [a notebook]({path.name}) to run in Jupyter, and what it showed when it was run."
+    return "\n\n".join([title.partition("\n")[0], offer, title.partition("\n")[2], *rest]) + "\n", pictures
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.mdx_configs.setdefault("toc", {})["slugify"] = slugify(case="lower")  # anchors as in the repository
     return config
@@ -163,6 +203,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     wanted: set[str] = set()
     for file in files.documentation_pages():
         wanted |= set(OUTWARD.findall(file.content_string))
+    for path in sorted((ROOT / "docs" / NOTEBOOKS).glob("*.ipynb")):
+        text, pictures = notebook(path)
+        files.append(File.generated(config, f"{NOTEBOOKS}/{path.stem}.md", content=text))
+        for name, content in pictures.items():
+            files.append(File.generated(config, f"{NOTEBOOKS}/{name}", content=content))
     for target in sorted(wanted - {*INCLUDED}):
         if not (ROOT / target).exists():
             log.warning("a page links to %s, which does not exist", target)
@@ -175,11 +220,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     del config, files
-    if page.file.src_uri.startswith(f"{SOURCES}/"):
+    if page.file.src_uri.startswith((f"{SOURCES}/", f"{NOTEBOOKS}/")):
         return markdown
     if page.file.src_uri == "reference.md":
         complain_of_missing(markdown)
     markdown = OUTWARD.sub(lambda m: f"]({page_of(m[1])})", markdown)
+    markdown = to_pages(markdown)
     markdown = re.sub(r"<!-- table: (\w+) -->", lambda m: TABLES[m[1]](), markdown)
     return re.sub(r"<!-- api: (.*?) -->", lambda m: reference(m[1].split()), markdown, flags=re.S)
 

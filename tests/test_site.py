@@ -91,11 +91,30 @@ def test_search_knows_the_pages(site):
     assert {"concepts.html", "reference.html"} <= {doc["location"] for doc in json.loads(index)["docs"]}
 
 
+@needs_mkdocs
+@pytest.mark.xdist_group("site")
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/notebooks/*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_are_pages_with_what_they_showed(site, path):
+    page = (site / "notebooks" / f"{path.stem}.html").read_text()
+    assert (site / "notebooks" / path.name).exists()  # to download
+    found = words(site / "notebooks" / f"{path.stem}.html")
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            assert "".join(cell["source"]) in found
+        for output in cell.get("outputs", []):
+            assert "".join(output.get("text", "")).rstrip() in found
+            if "image/png" in output.get("data", {}):
+                (shown,) = re.findall(rf'<img alt="[^"]+" src="({path.stem}-{cell["id"]}\.png)"', page)
+                assert (site / "notebooks" / shown).read_bytes().startswith(b"\x89PNG")
+
+
 def test_every_document_has_its_place():
     text = (ROOT / "mkdocs.yml").read_text()
     listed = re.findall(r"[\w/]+\.md\b", text.partition("\nnav:")[2])
     for path in ROOT.glob("docs/*.md"):
         assert path.name in listed, f"mkdocs.yml does not list docs/{path.name}"
+    for path in ROOT.glob("docs/notebooks/*.ipynb"):
+        assert f"notebooks/{path.stem}.md" in listed, f"mkdocs.yml does not list docs/notebooks/{path.name}"
 
 
 def test_drawings_are_those_of_the_script(tmp_path):
