@@ -17,7 +17,8 @@ def draw_plane(sheet: Sheet) -> tuple[str, float]:
     figure, lines, columns = sheet.figure, sheet.figure.kind == "lines", sheet.columns
     keys = sheet.keys(line=lines)
     longest = max((text_width(f"{key.name} 00.0") for key in keys), default=0.0)
-    ends = lines and not sheet.narrow and columns <= 2 and 0 < longest < 190 and len(keys) <= 9
+    roomy = not sheet.narrow and columns <= 2 and 0 < longest < 190 and len(keys) <= 9
+    ends = lines and roomy and _end_apart(figure.panels)
     legend, y = ("", 0.0) if ends else sheet.legend(keys)
     values = sheet.axes(reach, margin=0.05, zero=lines, free=figure.free)
     xs = sheet.axes(_xs, margin=0.0 if lines else 0.06, free=figure.free and not lines)
@@ -122,6 +123,13 @@ def _points(sheet: Sheet, panel: Panel, across: Axis, up: Axis) -> str:
         dots = svg.markers(sheet.look(series).shape, points, 3.4, opacity=0.8 * shade(series))
         parts.append(sheet.group(series, dots, label=in_panel(panel, f"{series.name}: {len(points)} points")))
     return "".join(parts)
+
+
+def _end_apart(panels: Sequence[Panel]) -> bool:
+    """Do lines end at different heights? Where all end alike, as profiles do at 0, labels there would say nothing."""
+    ends = {series.marks[-1].value for panel in panels for series in panel.series if series.marks}
+    levels = {level.value for panel in panels for level in panel.levels}
+    return len(ends | levels) > 1
 
 
 def _end_labels(sheet: Sheet, panel: Panel, across: Axis, up: Axis) -> str:
