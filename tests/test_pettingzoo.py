@@ -184,6 +184,33 @@ def test_spread_is_a_task_like_any_other(tmp_path):
     assert all(row.length == 12 for row in rows)
 
 
+def test_agents_of_a_foreign_game_die(tmp_path, monkeypatch):
+    """PettingZoo's knights and archers, whom zombies kill: the world says who lives, and training goes on among them.
+    With zombies in every step: by default an episode of this game depends on the one before, which the check notices."""
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    game = "pettingzoo.butterfly.knights_archers_zombies_v11:parallel_env"
+    task = from_pettingzoo(game, name="zombies", max_cycles=300, spawn_delay=1, max_zombies=60)
+    naht.check_environment(task)
+    world = task.open()
+    shown, before = world.reset(0), 4
+    rng, deaths = np.random.default_rng(1), 0
+    while not (shown.terminated or shown.truncated):
+        shown = world.step(np.where(shown.alive, rng.integers(0, 6, 4), 0))
+        living = int(np.sum(shown.alive))
+        assert living <= before
+        if shown.terminated or shown.truncated:
+            break
+        before, deaths = living, deaths + before - living
+        assert [name for name, alive in zip(world.names, shown.alive, strict=True) if alive] == list(world.env.agents)
+        for avail, alive in zip(shown.avail, shown.alive, strict=True):
+            assert alive or avail.tolist() == [True, *[False] * (len(avail) - 1)]
+    assert deaths > 0
+    config = shrunk(run_config(task, "ippo"))
+    learner = replace(config.algorithm, num_envs=2, rollout_steps=20)
+    config = replace(config, algorithm=learner, steps=80, test_every=80, test_episodes=2, final_episodes=2, devices=1)
+    assert load_agent(train(config, tmp_path / "run")).spec == task.spec
+
+
 def test_watching_a_foreign_environment(tmp_path):
     """With the pictures that it gives, or without any."""
     policy = None
