@@ -186,7 +186,7 @@ def test_spread_is_a_task_like_any_other(tmp_path):
 
 def test_agents_of_a_foreign_game_die(tmp_path, monkeypatch):
     """PettingZoo's knights and archers, whom zombies kill: the world says who lives, and training goes on among them.
-    With zombies in every step: by default an episode of this game depends on the one before, which the check notices."""
+    With zombies in every step: by default an episode depends on the one before it, which the check notices."""
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     game = "pettingzoo.butterfly.knights_archers_zombies_v11:parallel_env"
     task = from_pettingzoo(game, name="zombies", max_cycles=300, spawn_delay=1, max_zombies=60)
