@@ -22,8 +22,8 @@ import jax  # noqa: E402 (after configure)
 import jax.numpy as jnp  # noqa: E402
 
 from naht import from_jaxmarl  # noqa: E402
-from naht.envs.base import JaxEnvironment  # noqa: E402
 from naht.envs.conformance import random_actions  # noqa: E402
+from random_play import random_play  # noqa: E402
 
 
 def theirs(env: Any, masked: bool, worlds: int, steps: int) -> Callable[[], Any]:
@@ -47,34 +47,6 @@ def theirs(env: Any, masked: bool, worlds: int, steps: int) -> Callable[[], Any]
             chosen = {agent: actions[:, i] for i, agent in enumerate(env.agents)}
             seen, state, rewards, _, _ = jax.vmap(env.step)(jax.random.split(k_step, worlds), state, chosen)
             return state, sum(seen[agent].sum(-1) + rewards[agent] for agent in env.agents)
-
-        return jax.lax.scan(step, start, jax.random.split(k_play, steps))[1]
-
-    return lambda: jax.block_until_ready(play(jax.random.key(0)))
-
-
-def ours(task: JaxEnvironment, worlds: int, steps: int) -> Callable[[], Any]:
-    """The same through the contract of our environments; worlds restart as in an arena."""
-
-    @jax.jit
-    def play(key: jax.Array) -> jax.Array:
-        k_start, k_play = jax.random.split(key)
-        start = jax.vmap(task.reset)(jax.random.split(k_start, worlds))
-
-        def step(carry: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-            state, shown = carry
-            k_act, k_step, k_reset = jax.random.split(key, 3)
-            actions = random_actions(k_act, shown.avail)
-            after = jax.vmap(task.step)(jax.random.split(k_step, worlds), state, actions)
-            over = after[1].terminated | after[1].truncated
-
-            def restart() -> Any:
-                fresh = jax.vmap(task.reset)(jax.random.split(k_reset, worlds))
-                return jax.tree.map(
-                    lambda new, old: jnp.where(over.reshape(-1, *[1] * (new.ndim - 1)), new, old), fresh, after
-                )
-
-            return jax.lax.cond(over.any(), restart, lambda: after), after[1].obs.sum((1, 2)) + after[1].reward
 
         return jax.lax.scan(step, start, jax.random.split(k_play, steps))[1]
 
@@ -109,7 +81,7 @@ def main() -> None:
     }
     for name, (env, masked) in envs.items():
         sizes = args.worlds, args.steps
-        plays = {"JaxMARL": theirs(env, masked, *sizes), "naht": ours(from_jaxmarl(env, name=name), *sizes)}
+        plays = {"JaxMARL": theirs(env, masked, *sizes), "naht": random_play(from_jaxmarl(env, name=name), *sizes)}
         speed = measure(plays, args.worlds * args.steps, args.repetitions)
         ratio = speed["naht"] / speed["JaxMARL"]
         told = ", ".join(f"{who} {value:,.0f}" for who, value in speed.items())

@@ -18,15 +18,13 @@ from naht.runtime import configure
 
 configure()
 
-import jax  # noqa: E402 (after configure)
-import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 from lbforaging_game import lbforaging  # noqa: E402
 from naht import Member, Population, evaluate_mn  # noqa: E402
 from naht.agents.scripted import BOTS, make_bot  # noqa: E402
-from naht.envs.conformance import random_actions  # noqa: E402
 from naht.envs.lbf import NUM_ACTIONS, Lbf  # noqa: E402
+from random_play import random_play  # noqa: E402
 
 FIELDS = {
     "8x8-3p-3f": Lbf(),
@@ -35,33 +33,6 @@ FIELDS = {
     "15x15-4p-5f": Lbf(4, 5, rows=15),
 }
 WORLDS, STEPS, THEIR_STEPS, EPISODES = 1024, 100, 2000, 256
-
-
-def ours(env: Lbf) -> Callable[[], Any]:
-    """Plays `WORLDS` worlds for `STEPS` steps, with allowed actions at random."""
-
-    @jax.jit
-    def play(key: jax.Array) -> jax.Array:
-        k_start, k_play = jax.random.split(key)
-        start = jax.vmap(env.reset)(jax.random.split(k_start, WORLDS))
-
-        def step(carry: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-            state, ts = carry
-            k_act, k_reset = jax.random.split(key)
-            after = jax.vmap(env.step, in_axes=(None, 0, 0))(key, state, random_actions(k_act, ts.avail))
-            over = after[1].terminated | after[1].truncated
-
-            def restart() -> Any:
-                fresh = jax.vmap(env.reset)(jax.random.split(k_reset, WORLDS))
-                return jax.tree.map(
-                    lambda new, old: jnp.where(over.reshape(-1, *[1] * (new.ndim - 1)), new, old), fresh, after
-                )
-
-            return jax.lax.cond(over.any(), restart, lambda: after), after[1].reward + after[1].obs.sum((1, 2))
-
-        return jax.lax.scan(step, start, jax.random.split(k_play, STEPS))[1]
-
-    return lambda: jax.block_until_ready(play(jax.random.key(0)))
 
 
 def theirs(env: Lbf) -> Callable[[], Any]:
@@ -87,7 +58,7 @@ def seconds(f: Callable[[], Any]) -> float:
 def speed(repetitions: int = 7) -> None:
     print("| field | naht, steps/s | lbforaging, steps/s | ratio |\n|---|---:|---:|---:|")
     for name, env in FIELDS.items():
-        players = (ours(env), WORLDS * STEPS), (theirs(env), THEIR_STEPS)
+        players = (random_play(env, WORLDS, STEPS), WORLDS * STEPS), (theirs(env), THEIR_STEPS)
         for play, _ in players:
             play()  # compiles
         rates = np.array([[steps / seconds(play) for play, steps in players] for _ in range(repetitions)]).max(0)
