@@ -23,14 +23,14 @@ from naht.evaluation.statistics import improvement_over_tasks, iqm_over_tasks, p
 from naht.learning.ppo import PPOConfig
 from naht.study import demo as demonstration
 from naht.study.book import Book, Missing, above_zero, higher, level, mean_of
-from naht.study.engine import Cores, Here, carry_out
+from naht.study.engine import carry_out
 from naht.study.nodes import DONE, Node, finish, in_order, is_done
 from naht.study.overview import survey
 from naht.study.paper import published
 from naht.study.plan import METHODS, NAIVE, Request, plan_of
 from naht.study.rows import read_rows, write_rows
 from naht.study.works import Training
-from naht.training.crew import Ended
+from naht.training.crew import Ended, Here, Processes
 from naht.training.folder import is_locked
 from naht.training.progress import Event
 from probes import shrunk
@@ -96,10 +96,10 @@ def test_nodes_stand_after_what_they_need_and_once(tmp_path):
     assert [node.name for node in Sums(tmp_path).nodes] == ["one", "two", "pairs/three", "four", "all"]
 
 
-@pytest.mark.parametrize("executor", [Here, lambda: Cores(2)], ids=["here", "cores"])
-def test_a_study_does_what_is_missing_and_no_more(executor, tmp_path):
+@pytest.mark.parametrize("crew", [Here, lambda: Processes(2)], ids=["here", "processes"])
+def test_a_study_does_what_is_missing_and_no_more(crew, tmp_path):
     sums = Sums(tmp_path)
-    outcome = carry_out(tmp_path, sums.nodes, executor())
+    outcome = carry_out(tmp_path, sums.nodes, crew())
     assert (outcome.left, outcome.failed) == ([], {})
     assert sorted(sums.done) == [1, 2, 4, 8, 16]
     assert sums.result() == 31
@@ -187,10 +187,10 @@ COMPANION = f"""
 import json, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from test_study import Cores, Here, Sums, carry_out
+from test_study import Here, Processes, Sums, carry_out
 if __name__ == "__main__":
-    executor = Cores(2) if sys.argv[3:] else Here()
-    assert carry_out(Path(sys.argv[1]), Sums(Path(sys.argv[1]), json.loads(sys.argv[2])).nodes, executor).left == []
+    crew = Processes(2) if sys.argv[3:] else Here()
+    assert carry_out(Path(sys.argv[1]), Sums(Path(sys.argv[1]), json.loads(sys.argv[2])).nodes, crew).left == []
 """
 
 
@@ -202,21 +202,21 @@ def test_a_stop_signal_ends_workers_and_is_passed_on(tmp_path):
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(Interrupted, match="go on with the same command"):
-        carry_out(tmp_path, sums.nodes, Cores(2), watch=watch)
+        carry_out(tmp_path, sums.nodes, Processes(2), watch=watch)
     assert not is_done(tmp_path, sums.nodes[0])
 
 
 def test_a_worker_that_dies_is_noticed(tmp_path):
     sums = Sums(tmp_path, {"one": {"seconds": 30}})
-    executor, killed = Cores(1), []
+    crew, killed = Processes(1), []
 
     def watch(item):
         if isinstance(item, Event) and not killed:
             killed.append(True)
-            os.kill(executor._processes[0].pid, signal.SIGKILL)
+            os.kill(crew._processes[0].pid, signal.SIGKILL)
 
     with pytest.raises(NahtError, match="a worker process died; 5 nodes are left: go on with the same command"):
-        carry_out(tmp_path, sums.nodes, executor, watch=watch)
+        carry_out(tmp_path, sums.nodes, crew, watch=watch)
     sums.changes.clear()
     assert carry_out(tmp_path, sums.nodes, Here()).left == []
 

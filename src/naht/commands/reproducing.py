@@ -23,7 +23,7 @@ from naht.report.markdown import fill_in, write_document
 from naht.report.page import write_page
 from naht.runtime import usable_cores
 from naht.study.demo import Demo, demo
-from naht.study.engine import Cores, Executor, Here, Outcome, carry_out
+from naht.study.engine import Outcome, carry_out
 from naht.study.keeping import keep
 from naht.study.nodes import DONE, Node, is_done
 from naht.study.overview import clock, show, survey
@@ -32,7 +32,7 @@ from naht.study.story import content_of, plan_in, studies_in, write_findings, wr
 from naht.study.works import Training
 from naht.tasks import Preset
 from naht.terminal import terminal
-from naht.training.crew import Ended, News
+from naht.training.crew import Crew, Ended, Here, News, Processes
 from naht.training.folder import is_finished, is_run, read_config
 
 PAGE = "report.html"
@@ -136,8 +136,8 @@ def _carry_out(root: Path, plan: Plan, wanted: Reproduce, until: float | None) -
     left = [node for node in nodes if not is_done(root, node)]
     if left:
         workers = min(workers, len(left))
-        executor: Executor = Here() if workers == 1 else Cores(workers)
-        outcome = _watched(root, parts, nodes, executor, until, title)
+        crew: Crew = Here() if workers == 1 else Processes(workers)
+        outcome = _watched(root, parts, nodes, crew, until, title)
         if outcome.failed:
             name, error = next(iter(outcome.failed.items()))
             others = f" (and {len(outcome.failed) - 1} more)" if len(outcome.failed) > 1 else ""
@@ -155,7 +155,7 @@ def _watched(
     root: Path,
     parts: dict[str, list[Node]],
     nodes: Sequence[Node],
-    executor: Executor,
+    crew: Crew,
     until: float | None,
     title: str,
 ) -> Outcome:
@@ -168,7 +168,7 @@ def _watched(
                 done = sum(is_done(root, node) for node in nodes)
                 console.print(Text(f"[{done}/{len(nodes)}] {item.name}: {item.error or 'done'}"), soft_wrap=True)
 
-        return carry_out(root, nodes, executor, until=until, watch=say)
+        return carry_out(root, nodes, crew, until=until, watch=say)
     shown = 0.0
     with Live(console=console, refresh_per_second=2, transient=True) as live:
 
@@ -177,9 +177,9 @@ def _watched(
             del item
             if time.monotonic() - shown >= 1:
                 shown = time.monotonic()
-                live.update(show(title, parts, survey(root, nodes), executor.size))
+                live.update(show(title, parts, survey(root, nodes), crew.size))
 
-        return carry_out(root, nodes, executor, until=until, watch=redraw)
+        return carry_out(root, nodes, crew, until=until, watch=redraw)
 
 
 def _adopt(root: Path, nodes: Sequence[Node], folders: Sequence[Path]) -> None:

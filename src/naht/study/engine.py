@@ -1,5 +1,5 @@
-"""Carries out a study: whatever is missing, several nodes at a time, by an executor that finishes one node after the
-other somewhere."""
+"""Carries out a study: whatever is missing, several nodes at a time, by a crew that finishes one node after the other
+somewhere."""
 
 from __future__ import annotations
 
@@ -7,80 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from naht.errors import Interrupted, NahtError
 from naht.study.nodes import Node, finish, is_done
 from naht.training.crew import Crew, Ended, News
 from naht.training.folder import is_locked
 from naht.training.run import stop_signals
-
-
-class Executor(Protocol):
-    """Finishes nodes. Ours are this process and worker processes; a cluster is another one."""
-
-    @property
-    def size(self) -> int:
-        """Nodes at a time."""
-        ...
-
-    @property
-    def running(self) -> int:
-        """Nodes that were started and have not ended."""
-        ...
-
-    @property
-    def broken(self) -> bool:
-        """Has a part of it died, with what it was doing?"""
-        ...
-
-    def start(self, root: Path, node: Node) -> None:
-        """Begin to do `naht.study.nodes.finish(root, node)`."""
-        ...
-
-    def news(self, seconds: float) -> News | None:
-        """What happened next; None if nothing does for so long."""
-        ...
-
-    def stop(self) -> list[News]:
-        """Save everything that was begun, and end. Returns the last news."""
-        ...
-
-
-class Cores(Crew):
-    """Worker processes on this machine, which share compiled code between nodes of equal settings."""
-
-    def start(self, root: Path, node: Node) -> None:  # type: ignore[override]
-        super().start(node.name, finish, root, node)
-
-
-class Here:
-    """This process: one node after the other."""
-
-    size, broken = 1, False
-
-    def __init__(self) -> None:
-        self._news: list[News] = []
-
-    @property
-    def running(self) -> int:
-        return sum(isinstance(item, Ended) for item in self._news)
-
-    def start(self, root: Path, node: Node) -> None:
-        try:
-            finish(root, node, self._news.append)
-        except NahtError as e:
-            self._news.append(Ended(node.name, e))
-        else:
-            self._news.append(Ended(node.name))
-
-    def news(self, seconds: float) -> News | None:
-        del seconds
-        return self._news.pop(0) if self._news else None
-
-    def stop(self) -> list[News]:
-        last, self._news = self._news, []
-        return last
 
 
 @dataclass
@@ -100,7 +32,7 @@ Watch = Callable[[News | None], None]
 def carry_out(
     root: Path,
     nodes: Sequence[Node],
-    executor: Executor,
+    crew: Crew,
     *,
     until: float | None = None,
     watch: Watch = lambda _: None,
@@ -129,25 +61,25 @@ def carry_out(
 
     with stop_signals() as signals:
         try:
-            while not signals and not executor.broken and (until is None or time.monotonic() < until):
+            while not signals and not crew.broken and (until is None or time.monotonic() < until):
                 for node in ready():
-                    if executor.running >= executor.size:
+                    if crew.running >= crew.size:
                         break
                     if is_done(root, node):  # by another command
                         del open_nodes[node.name]
                     elif not is_locked(node.place(root)):
                         started.add(node.name)
-                        executor.start(root, node)
-                if not executor.running and not ready():
+                        crew.start(node.name, finish, root, node)
+                if not crew.running and not ready():
                     break
-                note(executor.news(0.2))
-                if not executor.running:  # all that is left is done elsewhere: look again soon
+                note(crew.news(0.2))
+                if not crew.running:  # all that is left is done elsewhere: look again soon
                     time.sleep(0.2)
-            broken = executor.broken and not signals
+            broken = crew.broken and not signals
         except Interrupted as e:  # what ran in this very process has saved itself
             signals.append(e.signal_number)
         finally:
-            last = executor.stop()
+            last = crew.stop()
         for item in last:
             note(item)
     outcome.left = [node for node in nodes if not is_done(root, node)]

@@ -98,7 +98,7 @@ def facts_of(place: Path) -> dict[str, Any]:
 
 
 def finish(root: Path, node: Node, report: Report = lambda _: None) -> None:
-    """Finish a node whose needs are done: the one thing that an executor does, on whatever machine.
+    """Finish a node whose needs are done: the one thing that a crew does for a study, on whatever machine.
 
     A node that is done is left alone; one that another process is at is a `NahtError`.
     """

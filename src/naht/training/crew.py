@@ -1,4 +1,5 @@
-"""Worker processes that take one call after the other, and whom a stop signal lets save what they are doing."""
+"""Whoever does the work: this process, or worker processes that take one call after the other, and whom a stop signal
+lets save what they are doing."""
 
 from __future__ import annotations
 
@@ -11,8 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from naht.errors import Interrupted, NahtError
 from naht.runtime import configure, forget_if_full
@@ -28,6 +28,69 @@ class Ended:
 
 
 News = Event | Ended
+
+
+class Crew(Protocol):
+    """Does calls, several at a time, here or elsewhere.
+
+    Functions that it is given must be importable, and take `report` besides their arguments.
+    """
+
+    @property
+    def size(self) -> int:
+        """Calls at a time."""
+        ...
+
+    @property
+    def running(self) -> int:
+        """Calls that were started and have not ended."""
+        ...
+
+    @property
+    def broken(self) -> bool:
+        """Has a part of it died, with what it was doing?"""
+        ...
+
+    def start(self, name: str, function: Callable[..., Any], *args: Any) -> None:
+        """Let whoever is free next do `function(*args, report=...)`."""
+        ...
+
+    def news(self, seconds: float) -> News | None:
+        """What happened next; None if nothing does for so long."""
+        ...
+
+    def stop(self) -> list[News]:
+        """Save everything that was begun, and end. Returns the last news."""
+        ...
+
+
+class Here:
+    """This process: one call after the other, each done when it is started."""
+
+    size, broken = 1, False
+
+    def __init__(self) -> None:
+        self._news: list[News] = []
+
+    @property
+    def running(self) -> int:
+        return sum(isinstance(item, Ended) for item in self._news)
+
+    def start(self, name: str, function: Callable[..., Any], *args: Any) -> None:
+        try:
+            function(*args, report=self._news.append)
+        except NahtError as e:
+            self._news.append(Ended(name, e))
+        else:
+            self._news.append(Ended(name))
+
+    def news(self, seconds: float) -> News | None:
+        del seconds
+        return self._news.pop(0) if self._news else None
+
+    def stop(self) -> list[News]:
+        last, self._news = self._news, []
+        return last
 
 
 def _end_with_parent() -> None:
@@ -58,11 +121,9 @@ def _work(calls: Any, news: Any) -> None:
         forget_if_full()
 
 
-class Crew:
-    """Up to `size` processes, started when they are needed and ended with the `with` block.
-
-    Functions that they are given must be importable, and take `report` besides their arguments.
-    """
+class Processes:
+    """Up to `size` worker processes on this machine, started when they are needed. They share compiled code between
+    calls with equal settings."""
 
     def __init__(self, size: int):
         self.size = size
@@ -71,21 +132,11 @@ class Crew:
         self._processes: list[Any] = []
         self._open: set[str] = set()
 
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     @property
     def running(self) -> int:
-        """Calls that have not ended."""
         return len(self._open)
 
     def start(self, name: str, function: Callable[..., Any], *args: Any) -> None:
-        """Let the next worker that is free do `function(*args, report=...)`."""
         self._open.add(name)
         self._calls.put((name, function, args))
         if len(self._processes) < min(self.size, self.running):
@@ -94,7 +145,6 @@ class Crew:
             self._processes.append(process)
 
     def news(self, seconds: float) -> News | None:
-        """The next news, or None if there are none for some seconds."""
         try:
             item: News = self._news.get(timeout=seconds)
         except queue.Empty:
@@ -105,11 +155,9 @@ class Crew:
 
     @property
     def broken(self) -> bool:
-        """Has a worker died?"""
         return any(process.exitcode is not None for process in self._processes)
 
     def stop(self) -> list[News]:
-        """Ask everybody to save and leave, and wait for that. Returns the last news."""
         for process in self._processes:
             process.terminate()
         last: list[News] = []

@@ -16,7 +16,7 @@ from typing import Any
 from naht.errors import Interrupted, NahtError, require
 from naht.runtime import usable_cores
 from naht.training.config import RunConfig
-from naht.training.crew import Crew, News
+from naht.training.crew import Crew, News, Processes
 from naht.training.folder import is_finished, is_run, read_config
 from naht.training.loggers import LoggerName, check_loggers
 from naht.training.progress import Event, Report
@@ -36,6 +36,7 @@ def run_all(
     jobs: Sequence[Job],
     *,
     workers: int | None = None,
+    crew: Crew | None = None,
     report: Report = lambda _: None,
     checkpoint_every: float = 60.0,
     same_command: bool = False,
@@ -43,7 +44,7 @@ def run_all(
     start_over: bool = False,
     loggers: Sequence[LoggerName] = (),
 ) -> None:
-    """Start or continue every job and finish it, several at a time.
+    """Start or continue every job and finish it, several at a time, by as many workers or by this crew.
 
     Raises `Interrupted` after a stop signal, with all runs saved and all folders ready to go on. `same_command`: these
     are the runs of a study that goes on when it is called again, and the user is told so. `trust` and `start_over` are
@@ -69,9 +70,11 @@ def run_all(
     waiting = [job.folder for job in jobs if loggers or not is_finished(job.folder)]
     shared = max((job.config.devices or 1 for job in jobs), default=1)
     workers = min(workers or max(1, usable_cores() // shared), len(waiting))
+    if crew is None and workers > 1:
+        crew = Processes(workers)
     try:
-        if workers > 1:
-            _share(waiting, workers, report, how_to_go_on)
+        if crew is not None:
+            _share(waiting, crew, report, how_to_go_on)
         else:
             for folder in waiting:
                 resume(folder, report=report, **how_to_go_on)
@@ -81,8 +84,8 @@ def run_all(
         raise Interrupted(f"stopped and saved; go on with: {how}", e.signal_number) from None
 
 
-def _share(folders: Sequence[Path], workers: int, report: Report, how_to_go_on: dict[str, Any]) -> None:
-    """Let worker processes take one run after the other."""
+def _share(folders: Sequence[Path], crew: Crew, report: Report, how_to_go_on: dict[str, Any]) -> None:
+    """Let a crew take one run after the other."""
     failure: NahtError | None = None
 
     def pass_on(item: News | None) -> None:
@@ -92,12 +95,15 @@ def _share(folders: Sequence[Path], workers: int, report: Report, how_to_go_on: 
         elif item is not None and item.error is not None:
             failure = failure or item.error
 
-    with stop_signals() as signals, Crew(workers) as crew:
-        for folder in folders:
-            crew.start(str(folder), partial(resume, **how_to_go_on), folder)
-        while crew.running and not (signals or failure or crew.broken):
-            pass_on(crew.news(0.2))
-        for item in crew.stop():
+    with stop_signals() as signals:
+        try:
+            for folder in folders:
+                crew.start(str(folder), partial(resume, **how_to_go_on), folder)
+            while crew.running and not (signals or failure or crew.broken):
+                pass_on(crew.news(0.2))
+        finally:
+            last = crew.stop()
+        for item in last:
             pass_on(item)
     if signals:
         raise Interrupted("stopped and saved", signals[0])
