@@ -75,8 +75,8 @@ def stop_at(step):
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """All files but the lock."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    """All files but leases."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".lease-")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 

@@ -18,7 +18,8 @@ from naht.cli import main
 from naht.config import encode
 from naht.training import loggers as module
 from naht.training.event_file import EventFile, crc32c
-from naht.training.folder import only_process, read_config
+from naht.training.folder import read_config
+from naht.training.lease import only_process
 from naht.training.loggers import forward
 from naht.training.run import create
 from probes import Stop, fingerprint, small

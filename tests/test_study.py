@@ -31,7 +31,7 @@ from naht.study.plan import METHODS, NAIVE, Request, plan_of
 from naht.study.rows import read_rows, write_rows
 from naht.study.works import Training
 from naht.training.crew import Ended, Here, Processes
-from naht.training.folder import is_locked
+from naht.training.lease import is_locked
 from naht.training.progress import Event
 from probes import shrunk
 

@@ -9,11 +9,13 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +87,42 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+_US = f"{os.getpid()}-{secrets.token_hex(4)}"
+"""Process numbers alone are not unique among machines that share a file system."""
+_checks: ContextVar[tuple[Callable[[], None], ...]] = ContextVar("checks", default=())
+
+
+@contextmanager
+def writes_checked(check: Callable[[], None]) -> Iterator[None]:
+    """In this block, `check` is called before anything is written for good, and may raise."""
+    token = _checks.set((*_checks.get(), check))
+    try:
+        yield
+    finally:
+        _checks.reset(token)
+
+
+def check_writes() -> None:
+    """May something be written now? To be asked by whoever writes by other means than `write_file`."""
+    for check in _checks.get():
+        check()
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Replace a file in one move; after this returns, it survives a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    temporary = path.with_name(f"{TEMPORARY}{_US}-{path.name}")
     try:
         with open(temporary, "wb") as f:
             f.write(content)
             f.flush()
             os.fsync(f.fileno())
-        os.replace(temporary, path)
+        check_writes()
+        try:
+            os.replace(temporary, path)
+        except FileNotFoundError:
+            check_writes()  # whoever has taken over has deleted it
+            raise
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)

@@ -11,7 +11,7 @@ from pathlib import Path
 from naht.errors import Interrupted, NahtError
 from naht.study.nodes import Node, finish, is_done
 from naht.training.crew import Crew, Ended, News
-from naht.training.folder import is_locked
+from naht.training.lease import is_locked
 from naht.training.run import stop_signals
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from naht.config import read_json
 from naht.errors import NahtError
 from naht.storage import remove_unfinished, write_file
-from naht.training.folder import only_process
+from naht.training.lease import only_process
 from naht.training.progress import Event, Report
 from naht.version import __version__
 
@@ -112,7 +112,7 @@ def finish(root: Path, node: Node, report: Report = lambda _: None) -> None:
     for need in node.needs:
         if not is_done(root, need):
             raise NahtError(f"{node.name} needs {need.name}, which is not done")
-    with only_process(place):
+    with only_process(place, same_version=True):
         if is_done(root, node):  # by another process, a moment ago
             return
         remove_unfinished(place)

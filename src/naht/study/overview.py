@@ -16,7 +16,7 @@ from naht.config import read_json
 from naht.errors import NahtError
 from naht.study.nodes import PROGRESS, Node, facts_of, is_done
 from naht.study.works import Training
-from naht.training.folder import is_locked
+from naht.training.lease import is_locked
 
 TYPICAL = {
     "bit-game": 20_000,

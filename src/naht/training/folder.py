@@ -1,19 +1,16 @@
-"""A run's folder: where it is, what it says, who may write to it."""
+"""A run's folder: where it is, and what it says."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from naht.agents.saved import is_saved
 from naht.config import decode, is_number, read_json, whole_rows
 from naht.errors import NahtError, require
+from naht.storage import check_writes, write_file
 from naht.training.config import RunConfig
 
 
@@ -61,31 +58,10 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return [row for row in found if isinstance(row.get("step"), int) and all(map(is_number, row.values()))]
 
 
-@contextmanager
-def only_process(folder: Path) -> Iterator[None]:
-    """Two processes in the folder of one run, or of one node of a study, would ruin it."""
-    with open(folder / ".lock", "w") as handle:
-        for patience in (0.05, 0.2, 0.0):
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as e:
-                if not patience:
-                    raise NahtError(f"{folder} is being worked on by another process") from e
-                time.sleep(patience)  # somebody may only be looking
-        yield
-
-
-def is_locked(folder: Path) -> bool:
-    """Is a process at work in this folder?"""
-    try:
-        with open(folder / ".lock") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
+def _begin_anew(path: Path, length: int) -> None:
+    """Cut a file, as a new one of the same name: whoever has the old one open can't write to this one."""
+    if path.is_file():
+        write_file(path, path.read_bytes()[:length])
 
 
 class Log:
@@ -95,16 +71,15 @@ class Log:
         path = folder / "metrics.jsonl"
         size = path.stat().st_size if path.exists() else 0
         require(size >= offset, f"{path} lost rows: it has {size} bytes, the checkpoint counts on {offset}")
-        self._metrics = open(path, "ab")  # noqa: SIM115 (closed with the run)
-        self._metrics.truncate(offset)
-        self._metrics.seek(offset)
         timing = folder / "timing.jsonl"
+        _begin_anew(path, offset)
         if timing.is_file():  # a full disk may have left half a row
-            whole = max((end for end, _ in whole_rows(timing.read_bytes())), default=0)
-            os.truncate(timing, whole)
+            _begin_anew(timing, max((end for end, _ in whole_rows(timing.read_bytes())), default=0))
+        self._metrics = open(path, "ab")  # noqa: SIM115 (closed with the run)
         self._timing = open(timing, "a")  # noqa: SIM115
 
     def write(self, row: dict[str, float], timing: dict[str, float]) -> None:
+        check_writes()
         self._metrics.write((json.dumps(row) + "\n").encode())
         self._metrics.flush()
         self._timing.write(json.dumps(timing) + "\n")

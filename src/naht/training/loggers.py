@@ -24,7 +24,8 @@ from naht.errors import NahtError, one_line, require, unknown
 from naht.storage import write_file
 from naht.training.config import RunConfig
 from naht.training.event_file import EventFile
-from naht.training.folder import is_finished, only_process, read_config, read_metrics
+from naht.training.folder import is_finished, read_config, read_metrics
+from naht.training.lease import only_process
 
 Row = dict[str, float]
 """Numbers of an update by name: a row of metrics.jsonl and of timing.jsonl."""

@@ -27,7 +27,7 @@ from naht.envs.host import WorldLost
 from naht.errors import Interrupted, NahtError, require
 from naht.evaluation.play import never_ends, plain_errors
 from naht.evaluation.statistics import mean_interval
-from naht.storage import check_output, remove_unfinished, write_file
+from naht.storage import check_output, check_writes, remove_unfinished, write_file
 from naht.training.checkpoints import (
     KEEP,
     any_set_aside,
@@ -38,7 +38,8 @@ from naht.training.checkpoints import (
     size_of,
 )
 from naht.training.config import RunConfig
-from naht.training.folder import Log, is_finished, is_run, only_process, read_config, read_metrics
+from naht.training.folder import Log, is_finished, is_run, read_config, read_metrics
+from naht.training.lease import only_process
 from naht.training.loggers import LoggerName, Loggers, OnRow, check_loggers
 from naht.training.progress import Event, Report
 from naht.training.trainer import TrainState, check_memory, make_trainer, settled
@@ -145,7 +146,7 @@ def resume(
     folder = Path(folder)
     config = read_config(folder)
     try:
-        with only_process(folder), stop_signals() as signals, plain_errors():
+        with only_process(folder, same_version=not is_finished(folder)), stop_signals() as signals, plain_errors():
             _Run(folder, config, report, checkpoint_every, trust, start_over, loggers, on_row).go(signals)
     except WorldLost as e:
         raise NahtError(f"{e}; the run is saved, go on with: naht resume {folder}") from e
@@ -189,6 +190,7 @@ class _Run:
     def report(self, step: int, **facts: Any) -> None:
         event = Event(self.name, step, self.total, **facts)
         if event.message is not None:
+            check_writes()
             with open(self.folder / "progress.log", "a") as f:
                 f.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} step {step}: {event.message}\n")
         self._report(event)
