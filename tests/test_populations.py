@@ -281,7 +281,7 @@ def test_meetings_are_between_those_they_say():
     """Members that always say 0 or always 1: the return tells who sat where."""
     env = make_env("bit-game", horizon=1)
     team = Population([Member("never", Bernoulli(0.0)), Member("always", Bernoulli(1.0))])
-    returns = play_meetings(env, team, [(0, 0), (0, 1), (1, 0), (1, 1)], episodes=6)
+    returns = play_meetings(env, team, [(0, 0), (0, 1), (1, 0), (1, 1)], episodes=6)["return"]
     assert returns.shape == (4, 2, 6)
     # Exactly one 1 earns 3: one 'always' among three.
     expected = [[0, 0], [0, 3], [3, 0], [0, 0]]

@@ -13,6 +13,7 @@ from naht.envs.base import Environment
 from naht.errors import require
 from naht.evaluation.play import block_keys, chance, filled_up, in_blocks, play_blocks
 from naht.evaluation.statistics import Interval, group_means, mean_interval
+from naht.evaluation.tables import RETURN
 from naht.rollout import Arena
 from naht.teams.population import Population
 from naht.teams.sampler import Team, team_sampler
@@ -39,8 +40,9 @@ def play_meetings(
     episodes: int = 128,
     num_controlled: Iterable[int] | None = None,
     seed: int = 0,
-) -> np.ndarray:
-    """Returns of `episodes` episodes in random slots per meeting and N (default: 1..M-1): [meetings, N, episodes]."""
+) -> dict[str, np.ndarray]:
+    """`episodes` episodes in random slots per meeting and N (default: 1..M-1): their returns (`RETURN`) and the task's
+    metrics by name, each [meetings, N, episodes]."""
     m = env.spec.num_agents
     counts = list(range(1, m) if num_controlled is None else num_controlled)
     require(episodes >= 1, f"episodes is {episodes}: it must be at least 1")
@@ -56,7 +58,8 @@ def play_meetings(
     team = filled_up(team, blocks * size)
     arena = Arena(env, team_sampler(m, len(population)), population.roster, population.roster, size)
     done = play_blocks(arena, population, population, block_keys(rng, blocks), team)
-    return np.asarray(done.episode_return, float)[:total].reshape(shape)
+    found = {RETURN: done.episode_return} | done.metrics
+    return {name: np.asarray(values, float)[:total].reshape(shape) for name, values in found.items()}
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ def cross_play(
             else:
                 met = paired(a, b)
             pairs[ours, theirs] = met
-    returns = play_meetings(env, population, [p for met in pairs.values() for p in met], episodes=episodes, seed=seed)
+    every = [pair for met in pairs.values() for pair in met]
+    returns = play_meetings(env, population, every, episodes=episodes, seed=seed)[RETURN]
     scores, at = {}, 0
     for (ours, theirs), met in pairs.items():
         played = zip(met, returns[at : at + len(met)].mean((1, 2)), strict=True)
@@ -143,7 +147,7 @@ def self_play(
     for name, members in members_of(groups).items():
         require(len(members) >= 2, f"'{name}' has one team: mismatched seeds need at least two")
         meetings = [(i, j) for i in members for j in members]
-        scores = play_meetings(env, population, meetings, episodes=episodes, seed=seed).mean((1, 2))
+        scores = play_meetings(env, population, meetings, episodes=episodes, seed=seed)[RETURN].mean((1, 2))
         square = scores.reshape(len(members), len(members))
         matched = np.diag(square)
         others = (square.sum(1) - matched) / (len(members) - 1)

@@ -23,6 +23,8 @@ HELD_OUT = 0.25
 """Share of episodes that probes are tested on, and not fitted to."""
 PLACES = 9
 """Time steps at which is asked, evenly spaced on a logarithmic scale: most is learned early."""
+ENOUGH = 0.05
+"""Share of the agents of the first step that must live to see a later one, for that to be asked about."""
 FITTING_STEPS, RIDGE = 400, 1e-3
 
 
@@ -106,6 +108,10 @@ def probe(
     parts = [jax.device_get(_watch(arena, policy, places, agent.params, uncontrolled.params, key)) for key in keys]
     axes = (1, 1, 1, 0, 0)
     seen = Seen(*[np.concatenate(leaves, axis) for leaves, axis in zip(zip(*parts, strict=True), axes, strict=True)])
+    alive = seen.counts.sum((1, 2))
+    lasting = alive >= ENOUGH * alive[0]  # where episodes end early, few are left to ask at the end
+    places = tuple(t for t, asked in zip(places, lasting, strict=True) if asked)
+    seen = seen._replace(**{name: getattr(seen, name)[lasting] for name in ("embedding", "observation", "counts")})
     fitted = np.arange(seen.n.size) < (1 - HELD_OUT) * seen.n.size  # blocks are independent: any split will do
     accuracies = []
     for asked, label in (("strangers", seen.stranger), ("n", seen.n - 1)):

@@ -11,6 +11,8 @@ from naht.evaluation.play import EpisodeRow
 from naht.evaluation.statistics import Interval, group_means, mean_interval, stratified_interval
 from naht.storage import write_file
 
+RETURN = "return"
+"""Returns, among the metrics of episodes."""
 WON = "battle_won"
 """The metric of tasks that are won or lost."""
 

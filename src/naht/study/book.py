@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from naht.errors import NahtError
 from naht.evaluation.statistics import Interval, bootstrap_improvement, difference_interval, mean_interval
+from naht.evaluation.tables import RETURN, WON
 from naht.report.content import Answer, Mark, Published, Question, Verdict
 from naht.study.nodes import DONE, Node
 from naht.study.plan import METHODS, NAIVE, POPULATION_SEEDS, Plan
 from naht.study.rows import Row, read_rows
+
+VICTORY = 20.0
+"""SMAC scales the rewards of a map so that this is what a victory pays."""
 
 Strangers = Callable[[str], bool]
 """Which teams count, by name."""
@@ -62,9 +67,23 @@ class Missing(Exception):
 class Book:
     """What a study has found so far."""
 
-    def __init__(self, root: Path, plan: Plan):
-        self.root, self.plan = root, plan
+    def __init__(self, root: Path, plan: Plan, value: str = RETURN):
+        self.root, self.plan, self.value = root, plan, value
         self._read: dict[tuple[str, str], list[Row]] = {}
+
+    @property
+    def measure(self) -> str:
+        """What scores are: returns, or how much was won."""
+        return {RETURN: "return", WON: "win rate"}[self.value]
+
+    @cached_property
+    def wins(self) -> Book | None:
+        """The same book with shares of episodes that were won for returns; None where nothing can be won."""
+        if not self.plan.battles:
+            return None
+        book = Book(self.root, self.plan, WON)
+        book._read = self._read
+        return book
 
     @property
     def seeds(self) -> range:
@@ -93,12 +112,21 @@ class Book:
     ) -> list[float]:
         """A method's mean return with some strangers, one number per seed: the M-N score, or for one N only."""
         nodes = [self.plan.evaluation(method, s, split=split, everybody=everybody) for s in self.seeds]
-        return [mean_of(self.rows(node), who, n) for node in nodes]
+        return [mean_of(self.rows(node), who, n, self.value) for node in nodes]
 
-    def possible(self) -> dict[str, float]:
+    def responses(self) -> dict[str, float]:
         """What a best response to each team earns with it: by team, its M-N score."""
         teams = [(a, s) for s in range(POPULATION_SEEDS) for a in NAIVE]
         return {f"{a}-seed{s}": mean_of(self.rows(self.plan.answer(a, s)), anybody, None) for a, s in teams}
+
+    def possible(self) -> dict[str, float]:
+        """By team, what a best response to it earns or, in battles where none was trained, what a victory pays."""
+        try:
+            return self.responses()
+        except Missing:
+            if not self.plan.battles:
+                raise
+            return {f"{a}-seed{s}": VICTORY for s in range(POPULATION_SEEDS) for a in NAIVE}
 
     def shares(self, method: str, who: Strangers) -> list[float]:
         """A method's return with each of some strangers as a share of what is possible with it: means, per seed."""
@@ -108,15 +136,15 @@ class Book:
 
     def naive(self, algorithm: str, seeds: Iterable[int] = range(1, 5)) -> list[float]:
         """The same for teams that were trained in self-play."""
-        return [mean_of(self.rows(self.plan.naive(algorithm, s)), known, None) for s in seeds]
+        return [mean_of(self.rows(self.plan.naive(algorithm, s)), known, None, self.value) for s in seeds]
 
 
-def mean_of(rows: Sequence[Row], who: Strangers, n: int | None) -> float:
+def mean_of(rows: Sequence[Row], who: Strangers, n: int | None, value: str = RETURN) -> float:
     """Mean over the rows of some strangers; strangers and N count equally, whatever the number of their rows."""
     groups: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         if (n is None or row["n"] == n) and who(row["strangers"]):
-            groups.setdefault((row["strangers"], row["n"]), []).append(row["return"])
+            groups.setdefault((row["strangers"], row["n"]), []).append(row[value])
     if not groups:
         raise Missing("rows of these strangers")
     return float(np.mean([np.mean(group) for group in groups.values()]))

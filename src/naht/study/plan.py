@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import jax
+
 from naht.agents.zoo import ZOO, zoo_tasks
 from naht.config import Count, Seed, setting
-from naht.envs.base import Environment
+from naht.envs.base import Environment, HostEnvironment
 from naht.errors import require, unknown
-from naht.study.nodes import Node, in_order
+from naht.evaluation.tables import WON
+from naht.study.nodes import Node, Work, in_order
 from naht.study.works import NODE, Evaluation, Filming, Meetings, Predicting, Probing, Training
 from naht.tasks import TASKS, Preset, make_env
 from naht.training.config import RunConfig, run_config
@@ -55,6 +58,13 @@ SPLIT = ("mappo", "qmix", "iql")
 """Who one trains with in the other split; the rest of `NAIVE` are the strangers there."""
 OTHER_PRESETS: tuple[Preset, ...] = ("paper",)
 """Settings that the part 'time' compares with those of the study."""
+SEATS = ("told-both", "told-seats", "actor-told-seats", "critic-told-seats")
+"""Methods that are told which seats are controlled."""
+_ON_MAPS = ("curves", "strangers", "counts", "crossplay", "imitation", "films", "split")
+_ON_5V6 = (*_ON_MAPS, "modelling", "embeddings", "ucd", "told")
+USUAL = {"5v6": _ON_5V6, "8v9": _ON_MAPS, "10v11": _ON_MAPS, "3s5z": _ON_MAPS}
+"""Parts by task, where these are not all: as in the paper, which looks at the teammate model and at UCD on one map. The
+others can be asked for."""
 KEPT = 6
 """Agents that POAM runs keep on their way, for how its model learns."""
 STEPS = {"bit-game": 100_000, "mpe-pp": 3_000_000, "3s5z": 3_000_000}
@@ -108,6 +118,20 @@ class Plan:
         self.request = request
         self.env = request.env
         self.counts = tuple(range(1, self.env.spec.num_agents))
+        self._made: dict[str, Node] = {}
+
+    def _once(self, name: str, work: Callable[[], Work], needs: tuple[Node, ...] = ()) -> Node:
+        """The node of this name, made when it is first asked for: settings are checked, and keys are worked out."""
+        if name not in self._made:
+            self._made[name] = Node(name, work(), needs)
+        return self._made[name]
+
+    @cached_property
+    def battles(self) -> bool:
+        """Can episodes be won?"""
+        if isinstance(self.env, HostEnvironment):
+            return False
+        return WON in jax.eval_shape(self.env.reset, jax.random.key(0))[1].metrics
 
     # -- who the strangers are
 
@@ -155,19 +179,27 @@ class Plan:
         """A method trained with one team of each algorithm; with `split`, of some of them."""
         names, needs = self.strangers(SPLIT if split else NAIVE, range(1))
         folder = "-".join([method, *["split"] * split, *([preset] if preset else [])])
-        return Node(f"train/{folder}/seed{seed}", Training(self.config(method, seed, names, preset)), needs)
+        return self._once(
+            f"train/{folder}/seed{seed}", lambda: Training(self.config(method, seed, names, preset)), needs
+        )
 
     def self_play(self, algorithm: str, seed: int) -> Node:
         """A team like the strangers', trained here even if they are shipped."""
         r = self.request
-        config = run_config(r.task_name, algorithm, r.preset, seed=seed, **r.env_settings)
-        return Node(f"population/{algorithm}-seed{seed}", Training(self._sized(config)))
+
+        def work() -> Training:
+            return Training(self._sized(run_config(r.task_name, algorithm, r.preset, seed=seed, **r.env_settings)))
+
+        return self._once(f"population/{algorithm}-seed{seed}", work)
 
     def response(self, algorithm: str, seed: int) -> Node:
         """A best response to one team: trained with it alone, and so knowing whom it plays with."""
         name, needs = self.stranger(algorithm, seed)
-        config = self.config("ippo-naht", self.request.first_seed, (name,))
-        return Node(f"train/response-to-{algorithm}/seed{seed}", Training(config), needs)
+        return self._once(
+            f"train/response-to-{algorithm}/seed{seed}",
+            lambda: Training(self.config("ippo-naht", self.request.first_seed, (name,))),
+            needs,
+        )
 
     # -- what is measured
 
@@ -175,8 +207,11 @@ class Plan:
         self, name: str, agent: Node | str, who: tuple[str, ...], needs: tuple[Node, ...], counts: tuple[int, ...]
     ) -> Node:
         ours, mine = (f"{NODE}{agent.name}", (agent,)) if isinstance(agent, Node) else (agent, ())
-        work = Evaluation(self.env, ours, who, counts, self.request.episodes)
-        return Node(f"evaluate/{name}", work, (*mine, *needs))
+        return self._once(
+            f"evaluate/{name}",
+            lambda: Evaluation(self.env, ours, who, counts, self.request.episodes),
+            (*mine, *needs),
+        )
 
     def evaluation(self, method: str, seed: int, *, split: bool = False, everybody: bool = True) -> Node:
         """With every team there is, or with those of training, for every N. Who was told its team can play with those
@@ -245,7 +280,7 @@ class Plan:
         return [self.evaluation(m, seed, split=split) for seed in self.request.trials for m in methods]
 
     @cached_property
-    def parts(self) -> dict[str, list[Node]]:
+    def everything(self) -> dict[str, list[Node]]:
         """By part of the study, in the order in which they are done: what it rests on."""
         seeds, trained = self.request.trials, self.of_methods
         naive = [self.naive(a, s) for s in range(1, POPULATION_SEEDS) for a in NAIVE]
@@ -265,20 +300,26 @@ class Plan:
             "imitation": trained(*both, "poam-imitating", "ippo-naht-imitating"),
             "films": [self.filming(m) for m in (*both, "poam-imitating")],
             "ucd": trained(*both, "poam-no-ucd", "ippo-naht-no-ucd"),
-            "told": trained(
-                "poam", "ippo-naht", "told", "told-both", "told-seats", "actor-told-seats", "critic-told-seats"
-            ),
+            "told": trained(*both, "told"),
+            "seats": trained("ippo-naht", *SEATS),
             "cells": trained(*both, "poam-stored", "ippo-naht-stored", "poam-controlled-actions"),
             "split": trained(*both, split=True),
             "normalised": [*trained(*both), *[self.answer(a, s) for a, s in everybody]],
         }
 
     @cached_property
+    def parts(self) -> dict[str, list[Node]]:
+        """Those that are done without being asked for."""
+        usual = USUAL.get(self.request.task_name, tuple(self.everything))
+        return {name: nodes for name, nodes in self.everything.items() if name in usual}
+
+    @cached_property
     def further(self) -> dict[str, list[Node]]:
         """Parts that are done only if they are asked for."""
         seeds = self.request.trials
         trained = [self.training("poam", s, preset=p) for s in seeds for p in (None, *OTHER_PRESETS)]
-        return {
+        rest = {name: nodes for name, nodes in self.everything.items() if name not in self.parts}
+        return rest | {
             "pair": [self.evaluation(m, s, everybody=False) for s in seeds for m in ("poam", "ippo-naht")],
             "time": [*trained, *[self.self_play("ippo", s) for s in seeds]],
         }
@@ -310,7 +351,7 @@ class BitGamePlan(Plan):
         return {}
 
     @cached_property
-    def parts(self) -> dict[str, list[Node]]:
+    def everything(self) -> dict[str, list[Node]]:
         return {"bits": self.of_methods("poam", "ippo-naht", "poam-aht")}
 
 

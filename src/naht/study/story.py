@@ -30,7 +30,7 @@ from naht.report.tables import table_rows
 from naht.storage import write_file
 from naht.study.book import Book, Missing, label
 from naht.study.findings import FINDINGS
-from naht.study.findings.overall import aggregate
+from naht.study.findings.overall import aggregate, claims
 from naht.study.nodes import Node, facts_of, in_order
 from naht.study.paper import published
 from naht.study.plan import NAIVE, Plan, Request, plan_of
@@ -77,7 +77,7 @@ def content_of(folder: Path) -> Content:
     return Content(
         title=f"N-agent ad hoc teamwork: {names}",
         tasks=tasks,
-        overall=tuple(finding for finding in [aggregate(books)] if finding is not None),
+        overall=tuple(f for f in (claims([t for t in tasks if t.task in TASKS]), aggregate(books)) if f is not None),
         headline=tuple(_headline(tasks)),
         lead=_lead(books),
         facts={"naht": __version__, "made with": f"naht report {folder.name}"},
@@ -176,6 +176,9 @@ def _lead(books: Sequence[Book]) -> Table | None:
             papers = [published(book.plan.request.task_name, "curves", m, "final") for m in methods]
             pairs = [cell for pair in zip(ours, papers, strict=True) for cell in pair]
             rows.append((book.root.name, *pairs, _final(book, beyond)))
+            if book.wins is not None:
+                won = [cell for m in methods for cell in (_final(book.wins, m), None)]
+                rows.append((f"{book.root.name}, win rate", *won, _final(book.wins, beyond)))
     columns = ["task", *[c for m in methods for c in (label(m) if m != "naive" else "best naive", "paper")]]
     columns.append(label(beyond))
     return Table("Final return with the teams of training", tuple(columns), tuple(rows), "high") if rows else None

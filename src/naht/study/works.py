@@ -23,7 +23,7 @@ from naht.evaluation.crossplay import members_of, paired, play_meetings
 from naht.evaluation.embeddings import probe
 from naht.evaluation.modelling import KINDS, predict_teammates
 from naht.evaluation.play import evaluate_mn
-from naht.evaluation.tables import WON
+from naht.evaluation.tables import RETURN, WON
 from naht.pieces import Pieces
 from naht.report.episodes import worth_watching, write_episodes
 from naht.study.rows import write_rows
@@ -184,13 +184,16 @@ class Meetings:
         del report
         everybody = population(self.teams, needs, self.task)
         require(len(everybody) == len(self.teams), f"{self.teams} name {len(everybody)} agents")
-        returns = play_meetings(self.task, everybody, self.pairs, episodes=self.episodes, seed=self.seed)
-        rows = [
-            [self.groups[i], i, self.groups[j], j, n + 1, float(returns[k, n].mean()), float(returns[k, n].std())]
-            for k, (i, j) in enumerate(self.pairs)
-            for n in range(returns.shape[1])
-        ]
-        write_rows(place / "rows.csv.gz", ["ours", "our_team", "theirs", "their_team", "n", "return", "spread"], rows)
+        played = play_meetings(self.task, everybody, self.pairs, episodes=self.episodes, seed=self.seed)
+        returns, extra = played[RETURN], [WON] if WON in played else []
+        rows = []
+        for k, (i, j) in enumerate(self.pairs):
+            for n in range(returns.shape[1]):
+                here = returns[k, n]
+                won = [float(played[name][k, n].mean()) for name in extra]
+                rows.append([self.groups[i], i, self.groups[j], j, n + 1, float(here.mean()), float(here.std()), *won])
+        columns = ["ours", "our_team", "theirs", "their_team", "n", RETURN, "spread", *extra]
+        write_rows(place / "rows.csv.gz", columns, rows)
 
 
 @dataclass(frozen=True)

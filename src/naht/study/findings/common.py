@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from naht.evaluation.statistics import mean_interval
-from naht.report.content import Cell, Panel, Published, Series, Table
+from naht.evaluation.tables import RETURN
+from naht.report.content import Cell, Figure, Level, Panel, Published, Series, Table
 from naht.study.book import Book, Strangers, also, known, label, mark, of, unseen
 from naht.study.paper import published
 from naht.study.plan import NAIVE
 
 BOTH = ("poam", "ippo-naht")
-RETURN = "return"
+T = TypeVar("T")
+
+
+def with_wins(book: Book, make: Callable[[Book], T]) -> tuple[T, ...]:
+    """What is made of returns and, of tasks that are won or lost, the same of win rates."""
+    return (make(book), make(book.wins)) if book.wins is not None else (make(book),)
+
+
+def said_wins(book: Book, *methods: str, who: Strangers = known) -> str:
+    """A sentence on how often these win; empty where nothing can be won."""
+    if book.wins is None:
+        return ""
+    shares = [f"{label(m)} {np.mean(book.wins.trials(m, who)):.0%}" for m in methods]
+    return f" Of the battles, {', '.join(shares)} are won."
 
 
 def more_or_less(ours: Sequence[float], theirs: Sequence[float]) -> str:
@@ -35,15 +50,21 @@ def made(book: Book, part: str, *, strangers: str = "the teams of training") -> 
 
 
 def paper_number(book: Book, part: str, method: str, at: str) -> Published | None:
-    """The paper's number on this task, if it has one."""
-    return published(book.plan.request.task_name, part, method, at)
+    """The paper's number on this task, if it has one; it has returns only."""
+    return published(book.plan.request.task_name, part, method, at) if book.value == RETURN else None
 
 
 def curve(book: Book, method: str) -> Series:
     """Mean and 95 % band of the greedy tests over seeds."""
-    tests = [book.rows(book.plan.training(method, s), "tests.csv.gz") for s in book.seeds]
-    marks = [mark(float(at[0]["step"]), [row["test/return"] for row in at]) for at in zip(*tests, strict=False)]
+    tests, value = [book.rows(book.plan.training(method, s), "tests.csv.gz") for s in book.seeds], f"test/{book.value}"
+    marks = [mark(float(at[0]["step"]), [row[value] for row in at]) for at in zip(*tests, strict=False)]
     return Series(label(method), tuple(marks), method)
+
+
+def learning(book: Book, methods: Sequence[str], levels: Sequence[Level] = ()) -> Figure:
+    """Learning curves."""
+    panel = Panel("", tuple(curve(book, m) for m in methods), tuple(levels))
+    return Figure("lines", (panel,), "environment steps", f"greedy test {book.measure}")
 
 
 def area(book: Book, method: str) -> list[float]:
@@ -66,6 +87,11 @@ def by_algorithm(book: Book, method: str, who: Strangers, part: str, at: str, *,
         marks.append(mark(a.upper(), chosen, paper_number(book, part, method, f"{at}{a}")))
     marks.append(mark("all", book.trials(method, who, split=split)))
     return Series(label(method), tuple(marks), method)
+
+
+def dots(book: Book, panels: Sequence[Panel], x_label: str = "") -> Figure:
+    """Scores by category."""
+    return Figure("dots", tuple(panels), x_label, book.measure)
 
 
 def table_of(panels: Sequence[Panel], title: str) -> Table:
@@ -97,7 +123,8 @@ def compared(book: Book, methods: Sequence[str], part: str, at: str = "final") -
     return tuple(panels)
 
 
-def returns_table(book: Book, methods: Sequence[str], title: str) -> Table:
+def scores_table(book: Book, methods: Sequence[str], title: str) -> Table:
+    """Scores with the teams of training, with others, and by N. The title is about what they are scores of."""
     counts = book.plan.counts
     rows: list[tuple[Cell, ...]] = []
     for m in methods:
@@ -105,4 +132,4 @@ def returns_table(book: Book, methods: Sequence[str], title: str) -> Table:
         stranger = None if "told" in m else mean_interval(book.trials(m, unseen))
         rows.append((label(m), mean_interval(book.trials(m)), stranger, *by_n))
     columns = ("method", "teams of training", "teams never met", *[f"N = {n}, training" for n in counts])
-    return Table(title, columns, tuple(rows), "high")
+    return Table(f"{book.measure.capitalize()} {title}", columns, tuple(rows), "high")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from naht.evaluation.embeddings import ENOUGH
 from naht.evaluation.statistics import mean_interval
 from naht.report.content import Cell, Figure, Finding, Level, Mark, Panel, Series, Table
 from naht.study.book import (
@@ -21,20 +22,30 @@ from naht.study.findings.common import (
 )
 
 
+def _lasting(rows: Sequence[dict]) -> int:
+    """Steps of an episode that enough pairs of agents live to see, where episodes end early."""
+    pairs: dict[int, int] = {}
+    for r in rows:
+        pairs[r["t"]] = pairs.get(r["t"], 0) + r["pairs"]
+    few = [t for t in sorted(pairs) if pairs[t] < ENOUGH * pairs[0]]
+    return few[0] if few else len(pairs)
+
+
 def modelling(book: Book) -> Finding:
     """Do predictions improve?"""
     seeds = [book.rows(book.plan.predicting(s)) for s in book.seeds]
     steps = sorted({row["step"] for row in seeds[0]})
     kinds = ("controlled", "uncontrolled")
 
+    horizon = min(_lasting([r for r in rows if r["step"] == step]) for rows in seeds for step in steps)
+
     def by_time(rows: Sequence[dict], step: int, value: str, kind: str | None = None) -> np.ndarray:
         """[T]: mean per pair."""
-        chosen = [r for r in rows if r["step"] == step and (kind is None or r["kind"] == kind)]
-        horizon = max(r["t"] for r in chosen) + 1
         total, pairs = np.zeros(horizon), np.zeros(horizon)
-        for r in chosen:
-            total[r["t"]] += r[value]
-            pairs[r["t"]] += r["pairs"]
+        for r in rows:
+            if r["step"] == step and r["t"] < horizon and (kind is None or r["kind"] == kind):
+                total[r["t"]] += r[value]
+                pairs[r["t"]] += r["pairs"]
         return total / np.maximum(pairs, 1)
 
     values = {"squared_error": "squared error of observations", "probability": "probability of the real actions"}
@@ -59,7 +70,6 @@ def modelling(book: Book) -> Finding:
     def mean(rows: Sequence[dict], step: int, value: str, part: slice, kind: str | None = None) -> float:
         return float(by_time(rows, step, value, kind)[part].mean())
 
-    horizon = book.plan.env.spec.horizon
     early, late, whole = slice(0, max(1, horizon // 10)), slice(horizon - horizon // 4, None), slice(None)
     last = steps[-1]
     verdicts = []

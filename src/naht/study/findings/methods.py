@@ -25,40 +25,49 @@ from naht.study.book import (
 )
 from naht.study.findings.common import (
     BOTH,
-    RETURN,
     area,
     by_algorithm,
     compared,
-    curve,
+    dots,
+    learning,
     made,
     more_or_less,
     paper_number,
-    returns_table,
+    said_wins,
+    scores_table,
     table_of,
+    with_wins,
 )
-from naht.study.plan import NAIVE, OTHER_PRESETS, SPLIT
+from naht.study.plan import NAIVE, OTHER_PRESETS, SEATS, SPLIT
 
 
 def curves(book: Book) -> Finding:
     """Does POAM beat the baselines?"""
     scores = {m: book.trials(m) for m in (*BOTH, "poam-aht")}
     naive = {a: book.naive(a) for a in NAIVE}
-    best = max(naive, key=lambda a: float(np.mean(naive[a])))
-    levels = []
-    for name, method, trials in (
-        ("POAM-AHT", "poam-aht", scores["poam-aht"]),
-        (f"{best.upper()}", "naive", naive[best]),
-    ):
-        found = mean_interval(trials)
-        levels.append(Level(name, found.mean, found.low, found.high, method))
-    panel = Panel("", tuple(curve(book, m) for m in BOTH), tuple(levels))
+    order = sorted(NAIVE, key=lambda a: -float(np.mean(naive[a])))
+    best = order[0]
+
+    def drawn(b: Book) -> Figure:
+        levels = []
+        for name, method, trials in (
+            ("POAM-AHT", "poam-aht", b.trials("poam-aht")),
+            (best.upper(), "naive", b.naive(best)),
+        ):
+            found = mean_interval(trials)
+            levels.append(Level(name, found.mean, found.low, found.high, method))
+        return learning(b, BOTH, levels)
+
+    wins = book.wins
     rows: list[tuple[Cell, ...]] = []
     for m in scores:
+        won = [mean_interval(wins.trials(m))] if wins is not None else []
         paper = paper_number(book, "curves", m, "final")
-        rows.append((label(m), mean_interval(scores[m]), mean_interval(area(book, m)), paper))
-    for a in sorted(naive, key=lambda a: -float(np.mean(naive[a]))):
+        rows.append((label(m), mean_interval(scores[m]), *won, mean_interval(area(book, m)), paper))
+    for a in order:
+        won = [mean_interval(wins.naive(a))] if wins is not None else []
         paper = paper_number(book, "crossplay", a, "mean")
-        rows.append((f"{a.upper()} (naive)", mean_interval(naive[a]), None, paper))
+        rows.append((f"{a.upper()} (naive)", mean_interval(naive[a]), *won, None, paper))
     poam = scores["poam"]
     verdicts = [
         higher(f"POAM's final return is above {label(m)}'s", poam, scores[m], question="Q1")
@@ -78,17 +87,17 @@ def curves(book: Book) -> Finding:
     answer = (
         f"POAM ends at {np.mean(poam):.1f}, {more_or_less(poam, scores['ippo-naht'])} than IPPO-NAHT, "
         f"{more_or_less(poam, scores['poam-aht'])} than POAM-AHT and {more_or_less(poam, naive[best])} than the best "
-        f"naive MARL ({best.upper()})."
+        f"naive MARL ({best.upper()}).{said_wins(book, *scores)}"
     )
     return Finding(
         "curves",
         "Does POAM beat the baselines?",
         answer,
-        (Figure("lines", (panel,), "environment steps", "greedy test return"),),
+        with_wins(book, drawn),
         (
             Table(
                 "Final return with the teams of training",
-                ("method", "return", "mean over the run", "paper (20M steps)"),
+                ("method", "return", *["win rate"] * (wins is not None), "mean over the run", "paper (20M steps)"),
                 tuple(rows),
                 "high",
             ),
@@ -171,15 +180,12 @@ def pair(book: Book) -> Finding:
     for m, scores in zip(BOTH, (ours, theirs), strict=True):
         paper = paper_number(book, "curves", m, "final")
         rows.append((label(m), mean_interval(scores), min(scores), mean_interval(area(book, m)), paper))
-    figure = Figure(
-        "lines", (Panel("", tuple(curve(book, m) for m in BOTH)),), "environment steps", "greedy test return"
-    )
     columns = ("method", "return", "worst seed", "mean over the run", "paper (20M steps)")
     return Finding(
         "pair",
         "Is POAM above IPPO-NAHT with these settings?",
         f"POAM ends at {np.mean(ours):.1f}, {more_or_less(ours, theirs)} than IPPO-NAHT.",
-        (figure,),
+        with_wins(book, lambda b: learning(b, BOTH)),
         (Table("Final return with the teams of training", columns, tuple(rows), "high"),),
         (higher("POAM's final return is above IPPO-NAHT's", ours, theirs),),
         made(book, "pair"),
@@ -188,10 +194,13 @@ def pair(book: Book) -> Finding:
 
 def strangers(book: Book) -> Finding:
     """Does it cope with strangers it has never met?"""
-    panels = tuple(
-        Panel(title, tuple(by_algorithm(book, m, who, "strangers", at) for m in BOTH))
-        for title, who, at in (("teams of training", known, "known/"), ("teams never met", unseen, "unseen/"))
-    )
+
+    def panels(b: Book) -> tuple[Panel, ...]:
+        return tuple(
+            Panel(title, tuple(by_algorithm(b, m, who, "strangers", at) for m in BOTH))
+            for title, who, at in (("teams of training", known, "known/"), ("teams never met", unseen, "unseen/"))
+        )
+
     verdicts: list[Verdict] = []
     for a in NAIVE:
         ours, theirs = (book.trials(m, also(unseen, of(a))) for m in BOTH)
@@ -205,13 +214,14 @@ def strangers(book: Book) -> Finding:
     answer = (
         f"With teams never met, POAM earns {np.mean(ours):.1f} and IPPO-NAHT {np.mean(theirs):.1f}; that they are "
         f"strangers costs POAM {costs['poam']:.1f} and IPPO-NAHT {costs['ippo-naht']:.1f}."
+        f"{said_wins(book, *BOTH, who=unseen)}"
     )
     return Finding(
         "strangers",
         "Do strangers cost anything?",
         answer,
-        (Figure("dots", panels, "algorithm of the strangers", RETURN),),
-        (table_of(panels, "Return by the strangers' algorithm"),),
+        with_wins(book, lambda b: dots(b, panels(b), "algorithm of the strangers")),
+        with_wins(book, lambda b: table_of(panels(b), f"{b.measure.capitalize()} by the strangers' algorithm")),
         tuple(verdicts),
         made(book, "strangers", strangers="seed 0 of each algorithm was trained with, seeds 1 to 4 were never met"),
     )
@@ -224,7 +234,9 @@ def split(book: Book) -> Finding:
     def who(name: str) -> bool:
         return algorithm_of(name) in others
 
-    panels = (Panel("", tuple(by_algorithm(book, m, who, "split", "", split=True) for m in BOTH)),)
+    def panels(b: Book) -> tuple[Panel, ...]:
+        return (Panel("", tuple(by_algorithm(b, m, who, "split", "", split=True) for m in BOTH)),)
+
     ours, theirs = (book.trials(m, who, split=True) for m in BOTH)
     names = " and ".join(a.upper() for a in others)
     verdicts = [higher(f"With algorithms never met ({names}), POAM is above IPPO-NAHT", ours, theirs, question="Q2")]
@@ -236,8 +248,10 @@ def split(book: Book) -> Finding:
         "split",
         "And with strangers of other algorithms?",
         f"Trained with {trained}, POAM earns {np.mean(ours):.1f} with {names}; IPPO-NAHT {np.mean(theirs):.1f}.",
-        (Figure("dots", panels, "algorithm of the strangers", RETURN),),
-        (table_of(panels, f"Return with {names}, trained with {trained}"),),
+        with_wins(book, lambda b: dots(b, panels(b), "algorithm of the strangers")),
+        with_wins(
+            book, lambda b: table_of(panels(b), f"{b.measure.capitalize()} with {names}, trained with {trained}")
+        ),
         tuple(verdicts),
         made(book, "split", strangers=f"trained with seed 0 of {trained}, tested with all five seeds of {names}"),
     )
@@ -256,8 +270,8 @@ def ucd(book: Book) -> Finding:
         "ucd",
         "Do the strangers' data help the critic?",
         f"{answer}.",
-        (Figure("dots", compared(book, methods, "ucd"), "", RETURN),),
-        (returns_table(book, methods, "Return with and without the uncontrolled agents' data"),),
+        with_wins(book, lambda b: dots(b, compared(b, methods, "ucd"))),
+        with_wins(book, lambda b: scores_table(b, methods, "with and without the uncontrolled agents' data")),
         verdicts,
         made(book, "ucd"),
     )
@@ -283,8 +297,8 @@ def cells(book: Book) -> Finding:
         "cells",
         "How much of POAM's lead is training through time?",
         _model_and_time(book),
-        (Figure("dots", compared(book, methods, "cells"), "", RETURN),),
-        (returns_table(book, methods, "Four cells, and the action decoder"),),
+        with_wins(book, lambda b: dots(b, compared(b, methods, "cells"))),
+        with_wins(book, lambda b: scores_table(b, methods, "in four cells, and by the action decoder")),
         verdicts,
         made(book, "cells"),
     )
@@ -292,31 +306,43 @@ def cells(book: Book) -> Finding:
 
 def told(book: Book) -> Finding:
     """What could be gained at all by knowing the team?"""
-    methods = ("ippo-naht", "poam", "told", "told-both", "told-seats", "actor-told-seats", "critic-told-seats")
+    methods = ("ippo-naht", "poam", "told")
     s = {m: book.trials(m) for m in methods}
     verdicts = (
         higher("Being told the team is worth something", s["told"], s["ippo-naht"]),
         higher("Being told the team is worth more than POAM's model", s["told"], s["poam"]),
-        higher("A critic that is told the seats does worse", s["ippo-naht"], s["critic-told-seats"]),
-        higher("An actor that is told the seats does worse", s["ippo-naht"], s["actor-told-seats"]),
     )
     return Finding(
         "told",
         "What could a teammate model gain at all?",
-        f"{_upper_reference(book)} {_who_must_not_know(book, *verdicts[2:])}",
-        (Figure("dots", compared(book, methods, "told")[:1], "", RETURN),),
-        (returns_table(book, methods, "Told the strangers' team, the controlled seats, or both"),),
+        _upper_reference(book),
+        with_wins(book, lambda b: dots(b, compared(b, methods, "told")[:1])),
+        with_wins(book, lambda b: scores_table(b, methods, "when told the strangers' team")),
         verdicts,
         made(book, "told"),
+    )
+
+
+def seats(book: Book) -> Finding:
+    """Who profits from not knowing whose data they are?"""
+    methods = ("ippo-naht", *SEATS)
+    s = {m: book.trials(m) for m in methods}
+    critic = higher("A critic that is told the seats does worse", s["ippo-naht"], s["critic-told-seats"])
+    actor = higher("An actor that is told the seats does worse", s["ippo-naht"], s["actor-told-seats"])
+    return Finding(
+        "seats",
+        "Why do the strangers' data help?",
+        _who_must_not_know(book, critic, actor),
+        with_wins(book, lambda b: dots(b, compared(b, methods, "seats")[:1])),
+        with_wins(book, lambda b: scores_table(b, methods, "when told the controlled seats, and the team as well")),
+        (critic, actor),
+        made(book, "seats"),
     )
 
 
 def imitation(book: Book) -> Finding:
     """Learning from what strangers do."""
     methods = ("poam", "poam-imitating", "ippo-naht", "ippo-naht-imitating")
-    learning = Figure(
-        "lines", (Panel("", tuple(curve(book, m) for m in methods)),), "environment steps", "greedy test return"
-    )
     verdicts, said = [], []
     for who, where in ((known, "the teams of training"), (unseen, "teams never met")):
         with_uca = {m: book.trials(f"{m}-imitating", who) for m in BOTH}
@@ -330,9 +356,13 @@ def imitation(book: Book) -> Finding:
     return Finding(
         "imitation",
         "What if the actor also learns from what strangers do?",
-        f"With an actor that also learns from the strangers' actions (UCA): {'; '.join(said)}.",
-        (learning, Figure("dots", compared(book, methods, "imitation"), "", RETURN)),
-        (returns_table(book, methods, "With and without UCA"),),
+        f"With an actor that also learns from the strangers' actions (UCA): {'; '.join(said)}."
+        f"{said_wins(book, *methods, who=unseen)}",
+        (
+            *with_wins(book, lambda b: learning(b, methods)),
+            *with_wins(book, lambda b: dots(b, compared(b, methods, "imitation"))),
+        ),
+        with_wins(book, lambda b: scores_table(b, methods, "with and without UCA")),
         tuple(verdicts),
         made(book, "imitation"),
     )
@@ -370,7 +400,7 @@ def bits(book: Book) -> Finding:
         "Can agents that never met coordinate?",
         f"Two POAM agents earn {np.mean(poam[2]):.1f} together, two POAM-AHT agents {np.mean(aht[2]):.1f}; the best "
         "possible is 49.5, and 50 for two that know each other.",
-        (Figure("dots", tuple(panels), "", RETURN, free=True),),
+        (Figure("dots", tuple(panels), "", book.measure, free=True),),
         (Table("Bit game", ("method", *columns), tuple(rows), "high"),),
         verdicts,
         made(book, "bits", strangers="with the scripted stranger that plays 1 in a third of all steps"),
@@ -379,7 +409,7 @@ def bits(book: Book) -> Finding:
 
 def normalised(book: Book) -> Finding:
     """How much of what is possible with each team is reached?"""
-    possible = book.possible()
+    possible = book.responses()
     panels = tuple(
         Panel(
             title,

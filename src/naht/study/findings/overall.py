@@ -1,15 +1,139 @@
-"""Over all tasks that have results: performance profiles, interquartile means, probability of improvement."""
+"""Over all tasks that have results: the paper's claims, performance profiles, interquartile means, probability of
+improvement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from naht.evaluation.statistics import Runs, improvement_over_tasks, iqm_over_tasks, profile
-from naht.report.content import Answer, Cell, Figure, Finding, Mark, Panel, Series, Table, Verdict
+from naht.report.content import (
+    MARKS,
+    Answer,
+    Cell,
+    Figure,
+    Finding,
+    Mark,
+    Panel,
+    Question,
+    Series,
+    Table,
+    TaskFindings,
+    Verdict,
+)
 from naht.study.book import Book, Missing, known, label, unseen
 from naht.study.findings.common import BOTH
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says of several tasks."""
+
+    said: str
+    finding: str
+    """Where its verdicts on each task are."""
+    begins: tuple[str, ...]
+    """How these verdicts begin."""
+    among: Literal["any", "all"] = "all"
+    """How many of them must hold on a task."""
+    tasks: int | None = None
+    """On how many tasks it is said to hold; None: on all."""
+    question: Question = ""
+
+    def on(self, task: TaskFindings) -> Answer:
+        """What became of it on one task."""
+        found = [
+            v.answer
+            for f in task.findings
+            if f.name == self.finding
+            for v in f.verdicts
+            if v.claim.startswith(self.begins)
+        ]
+        if not found:
+            return "not run"
+        good, bad = found.count("holds"), found.count("does not hold")
+        if good == len(found) or (self.among == "any" and good):
+            return "holds"
+        return "does not hold" if bad == len(found) or (self.among == "all" and bad) else "undecided"
+
+    def over(self, answers: Sequence[Answer]) -> Answer:
+        """And on all tasks on which it was asked."""
+        needed = len(answers) if self.tasks is None else min(self.tasks, len(answers))
+        if answers.count("holds") >= needed:
+            return "holds"
+        return "does not hold" if len(answers) - answers.count("does not hold") < needed else "undecided"
+
+
+CLAIMS = (
+    Claim(
+        "POAM beats IPPO-NAHT in final return or sample efficiency, on all tasks",
+        "curves",
+        ("POAM's final return is above IPPO-NAHT's", "POAM learns faster than IPPO-NAHT"),
+        "any",
+        question="Q1",
+    ),
+    Claim(
+        "POAM's final return is above POAM-AHT's, on all tasks",
+        "curves",
+        ("POAM's final return is above POAM-AHT's",),
+        question="Q1",
+    ),
+    Claim(
+        "POAM's final return is above the best naive MARL's, on all tasks",
+        "curves",
+        ("POAM's final return is above the best naive",),
+        question="Q1",
+    ),
+    Claim(
+        "With teams never met, POAM is above IPPO-NAHT, on three tasks of five",
+        "strangers",
+        ("With teams never met, POAM is above",),
+        tasks=3,
+        question="Q2",
+    ),
+    Claim(
+        "POAM and IPPO-NAHT do worse with strangers than with known teams, on all tasks",
+        "strangers",
+        ("POAM does worse with strangers", "IPPO-NAHT does worse with strangers"),
+        question="Q2",
+    ),
+    Claim(
+        "POAM and POAM-AHT are level at N = 1, on all tasks", "counts", ("POAM and POAM-AHT are level",), question="Q3"
+    ),
+    Claim("POAM is above POAM-AHT wherever N > 1, on all tasks", "counts", ("At N = ",), question="Q3"),
+    Claim("Self-play is above cross-play, on all tasks", "crossplay", ("Self-play is above",)),
+    Claim("Matched seeds are above mismatched ones, on all tasks", "crossplay", ("Matched seeds are above",)),
+)
+
+
+def claims(tasks: Sequence[TaskFindings]) -> Finding | None:
+    """Each claim as the paper states it, of the tasks that have results; None if these are not several."""
+    answers = {claim: [claim.on(task) for task in tasks] for claim in CLAIMS}
+    shown = [i for i in range(len(tasks)) if any(found[i] != "not run" for found in answers.values())]
+    if len(shown) < 2:
+        return None
+    rows: list[tuple[Cell, ...]] = []
+    verdicts = []
+    for claim, found in answers.items():
+        asked = [a for a in found if a != "not run"]
+        counted = f"{asked.count('holds')} of {len(asked)}"
+        rows.append((claim.said, *[f"{MARKS[found[i]]} {found[i]}" for i in shown], counted))
+        detail = f"holds on {counted} tasks, does not hold on {asked.count('does not hold')}"
+        verdicts.append(Verdict(claim.said, claim.over(asked), detail=detail, question=claim.question))
+    held = sum(v.answer == "holds" for v in verdicts)
+    return Finding(
+        "claims",
+        "What became of the paper's claims?",
+        f"Of {len(verdicts)} claims about several tasks, {held} hold as the paper states them.",
+        tables=(Table("Claims by task", ("claim", *[tasks[i].task for i in shown], "holds on"), tuple(rows)),),
+        verdicts=tuple(verdicts),
+        made="A claim about all tasks holds if it does on each of them, and does not hold if on one of them it does "
+        "not; each of these is decided by its own interval.",
+    )
+
 
 LEVELS = np.linspace(0.0, 1.2, 49)
 """Shares of what is possible at which profiles are drawn."""
@@ -22,7 +146,7 @@ def aggregate(books: Sequence[Book]) -> Finding | None:
     tasks: list[str] = []
     for book in books:
         try:
-            if "normalised" not in book.plan.parts:
+            if "curves" not in book.plan.parts:
                 continue
             found = {(m, w): book.shares(m, who) for m in methods for w, who in WHO.items()}
         except Missing:
