@@ -213,7 +213,7 @@ def test_a_worker_that_dies_is_noticed(tmp_path):
     def watch(item):
         if isinstance(item, Event) and not killed:
             killed.append(True)
-            os.kill(crew._processes[0].pid, signal.SIGKILL)
+            os.kill(crew._workers[0].process.pid, signal.SIGKILL)
 
     with pytest.raises(NahtError, match="a worker process died; 5 nodes are left: go on with the same command"):
         carry_out(tmp_path, sums.nodes, crew, watch=watch)

@@ -3,16 +3,18 @@ lets save what they are doing."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
-import queue
 import signal
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from typing import Any, Protocol
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol, cast
 
 from naht.errors import Interrupted, NahtError
 from naht.runtime import configure, forget_if_full
@@ -101,24 +103,45 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _work(calls: Any, news: Any) -> None:
+def _work(line: Connection) -> None:
     """The life of a worker process."""
     configure()
-    # Whoever has something to save listens to stop signals; otherwise they end the worker, news sent to the end.
+    # Whoever has something to save listens to stop signals; otherwise they end the worker.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    while (call := calls.get()) is not None:
-        name, function, args = call
+
+    def tell(item: News) -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more: the parent is dead
+            line.send(item)
+
+    while True:
         try:
-            function(*args, report=news.put)
+            name, function, args = line.recv()
+        except (EOFError, OSError):
+            break
+        try:
+            function(*args, report=tell)
         except Interrupted:
             break
         except NahtError as e:
-            news.put(Ended(name, e))
+            tell(Ended(name, e))
         else:
-            news.put(Ended(name))
+            tell(Ended(name))
         forget_if_full()
+
+
+@dataclass
+class _Worker:
+    """A worker process, as its parent sees it."""
+
+    process: Any
+    line: Connection
+    """To it and from it. Each worker has its own: one that dies in the middle of a word takes nobody along."""
+    name: str = ""
+    """Of the call that it does; empty: none."""
+    lost: bool = False
+    """Has it hung up?"""
 
 
 class Processes:
@@ -128,44 +151,77 @@ class Processes:
     def __init__(self, size: int):
         self.size = size
         self._context = multiprocessing.get_context("spawn")
-        self._calls, self._news = self._context.Queue(), self._context.Queue()
-        self._processes: list[Any] = []
-        self._open: set[str] = set()
+        self._workers: list[_Worker] = []
+        self._waiting: deque[tuple[str, Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._news: deque[News] = deque()
 
     @property
     def running(self) -> int:
-        return len(self._open)
+        """Also those of which the end is known and was not told yet."""
+        ended = sum(isinstance(item, Ended) for item in self._news)
+        return len(self._waiting) + sum(bool(worker.name) for worker in self._workers) + ended
 
     def start(self, name: str, function: Callable[..., Any], *args: Any) -> None:
-        self._open.add(name)
-        self._calls.put((name, function, args))
-        if len(self._processes) < min(self.size, self.running):
-            process = self._context.Process(target=_work, args=(self._calls, self._news), daemon=True)
-            process.start()
-            self._processes.append(process)
+        self._waiting.append((name, function, args))
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Calls that wait go to workers that have none."""
+        free = [worker for worker in self._workers if not worker.name and not worker.lost]
+        while self._waiting and (free or len(self._workers) < self.size):
+            worker = free.pop() if free else self._hire()
+            try:
+                worker.line.send(self._waiting[0])
+            except OSError:
+                worker.lost = True
+            else:
+                worker.name = self._waiting.popleft()[0]
+
+    def _hire(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_work, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        self._workers.append(_Worker(process, ours))
+        return self._workers[-1]
 
     def news(self, seconds: float) -> News | None:
-        try:
-            item: News = self._news.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        if isinstance(item, Ended):
-            self._open.discard(item.name)
-        return item
+        if not self._news:
+            self._listen(seconds)
+        return self._news.popleft() if self._news else None
+
+    def _listen(self, seconds: float) -> None:
+        """Take what workers say, and wait for that no longer than this."""
+        by_line = {worker.line: worker for worker in self._workers if not worker.lost}
+        if not by_line:
+            time.sleep(seconds)
+        for line in wait(list(by_line), seconds):
+            worker = by_line[cast(Connection, line)]
+            try:
+                item: News = worker.line.recv()
+            except (EOFError, OSError):
+                worker.lost = True
+                continue
+            if isinstance(item, Ended):
+                worker.name = ""
+            self._news.append(item)
+        self._hand_out()
 
     @property
     def broken(self) -> bool:
-        return any(process.exitcode is not None for process in self._processes)
+        return any(worker.lost or worker.process.exitcode is not None for worker in self._workers)
 
     def stop(self) -> list[News]:
-        for process in self._processes:
-            process.terminate()
-        last: list[News] = []
-        # A queue must be emptied before those who write to it can end.
-        while any(process.is_alive() for process in self._processes):
-            if (item := self.news(0.1)) is not None:
-                last.append(item)
-        while (item := self.news(0.05)) is not None:
-            last.append(item)
-        self._processes.clear()
+        self._waiting.clear()
+        for worker in self._workers:
+            worker.process.terminate()
+        while any(worker.process.is_alive() for worker in self._workers):
+            self._listen(0.1)  # somebody may be waiting to be heard before it ends
+        while any(not worker.lost for worker in self._workers):  # what they said last
+            self._listen(0.05)
+        for worker in self._workers:
+            worker.line.close()
+        self._workers.clear()
+        last = list(self._news)
+        self._news.clear()
         return last

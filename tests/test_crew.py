@@ -1,0 +1,115 @@
+"""Worker processes: whoever dies, wherever, nobody waits for ever."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from naht.errors import NahtError
+from naht.training.crew import Ended, Here, Processes
+from naht.training.progress import Event
+
+LARGE = bytes(400_000)
+"""More than a pipe holds."""
+
+
+def talk(large: bytes, times: int, report) -> None:
+    del large
+    for i in range(times):
+        report(Event("talk", i, times))
+
+
+def fail(report) -> None:
+    raise NahtError("it can't be done")
+
+
+def chatter(report) -> None:
+    """Says which process it is, and then talks without end."""
+    report(Event("chatter", 0, 0, message=str(os.getpid())))
+    while True:
+        report(Event("chatter", 0, 1))
+
+
+def heard(crew) -> list:
+    found = []
+    while crew.running:
+        if (item := crew.news(0.2)) is not None:
+            found.append(item)
+    return found
+
+
+@pytest.mark.parametrize("crew", [Here, lambda: Processes(2)], ids=["here", "processes"])
+def test_calls_are_done_and_told(crew):
+    crew = crew()
+    found = []
+    for i in range(3):
+        crew.start(f"talk{i}", talk, LARGE, 50)
+        found += heard(crew) if isinstance(crew, Here) else []
+    crew.start("fail", fail)
+    found += heard(crew)
+    assert sum(isinstance(item, Event) for item in found) == 150
+    ends = {item.name: item.error for item in found if isinstance(item, Ended)}
+    assert set(ends) == {"talk0", "talk1", "talk2", "fail"}
+    assert str(ends["fail"]) == "it can't be done"
+    assert not crew.broken
+    assert crew.stop() == []
+
+
+def test_workers_that_die_before_they_have_read_anything_are_noticed():
+    crew = Processes(2)
+    for i in range(2):
+        crew.start(f"talk{i}", talk, LARGE if i else b"", 1)
+        os.kill(crew._workers[i].process.pid, signal.SIGKILL)
+    until = time.monotonic() + 30
+    while not crew.broken and time.monotonic() < until:
+        crew.news(0.1)
+    assert crew.broken
+    crew.stop()
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_word_takes_nobody_along():
+    crew = Processes(2)
+    crew.start("one", chatter)
+    crew.start("two", chatter)
+    pids = set()
+    while len(pids) < 2:
+        item = crew.news(0.2)
+        if isinstance(item, Event) and item.message:
+            pids.add(int(item.message))
+    os.kill(pids.pop(), signal.SIGKILL)
+    while not crew.broken:
+        crew.news(0.1)
+    crew.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids.pop(), 0)
+
+
+DRIVER = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_crew import Event, Processes, chatter
+if __name__ == "__main__":
+    crew = Processes(1)
+    crew.start("chatter", chatter)
+    while True:
+        item = crew.news(0.2)
+        if isinstance(item, Event) and item.message:
+            print(item.message, flush=True)
+"""
+
+
+def test_workers_end_with_a_parent_that_was_frozen_and_killed():
+    """Nobody listened to them for a while, and then nobody could."""
+    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as driver:
+        worker = int(driver.stdout.readline())
+        driver.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        driver.kill()
+    until = time.monotonic() + 30
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{worker}").exists()
