@@ -21,6 +21,7 @@ LAYERS = [
     {"learning"},
     {"evaluation", "tasks"},
     {"training"},
+    {"clusters"},
     {"report", "bridges"},
     {"experiments", "study", "doctor"},
     {"commands"},

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterable
 from functools import cache, wraps
 from pathlib import Path
@@ -59,6 +60,14 @@ Positive = Annotated[float, Range(0, above=True)]
 NotNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
 """Between 0 and 1."""
+
+
+def seconds_of(name: str, text: str) -> float:
+    """A setting such as '90s', '45m', '2h' or '1.5h' in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    if found is None:
+        raise NahtError(f"{name} is '{text}': write a number and s, m or h, for instance 90m or 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def setting(cls: T) -> T:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from naht.agents.saved import Agent, load_agent
 from naht.agents.zoo import zoo_tasks
+from naht.clusters.choice import Elsewhere, hired
 from naht.commands.parsing import agent_files, leading_names, parse, said_return, said_steps
 from naht.errors import require, unknown
 from naht.experiments import populations
@@ -73,6 +74,8 @@ class Build(Generic[TaskT]):
     """Runs trained at the same time; None: one per core."""
     checkpoint_every: float = 60.0
     """Seconds between checkpoints. Does not influence the result."""
+    elsewhere: Annotated[Elsewhere, tyro.conf.arg(name="")] = Elsewhere()
+    """Other machines."""
 
 
 def build(args: Sequence[str]) -> None:
@@ -91,9 +94,13 @@ def build(args: Sequence[str]) -> None:
         out=chosen.out or Path("populations") / name,
         episodes=chosen.episodes,
     )
-    with Display() as display:
+    with hired(chosen.elsewhere, recipe.out, workers=chosen.workers) as crew, Display() as display:
         files = populations.build(
-            recipe, workers=chosen.workers, report=display.show, checkpoint_every=chosen.checkpoint_every
+            recipe,
+            workers=chosen.workers,
+            crew=crew,
+            report=display.show,
+            checkpoint_every=chosen.checkpoint_every,
         )
     print_agents([load_agent(path) for path in files])
     terminal().print(f"Work with them: naht train {name} poam --teams.teammates {recipe.out}", soft_wrap=True)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeGuard
 
 import tyro
 from rich.live import Live
 from rich.text import Text
 
+from naht.clusters.choice import Elsewhere, hired, script_of
 from naht.commands.parsing import leading_names, parse
-from naht.config import Count
+from naht.config import Count, seconds_of
 from naht.errors import NahtError, require, unknown
 from naht.report.content import MARKS, TaskFindings
 from naht.report.markdown import fill_in, write_document
@@ -34,6 +34,7 @@ from naht.tasks import Preset
 from naht.terminal import terminal
 from naht.training.crew import Crew, Ended, Here, News, Processes
 from naht.training.folder import is_finished, is_run, read_config
+from naht.training.progress import Event
 
 PAGE = "report.html"
 STUDIED = ("bit-game", "mpe-pp", "5v6", "8v9", "10v11", "3s5z")
@@ -69,14 +70,8 @@ class Reproduce:
     """Folder; every task has its own in it."""
     name: str = ""
     """Of the folder in it; default: the task."""
-
-
-def seconds_of(text: str) -> float:
-    """'90s', '45m', '2h' or '1.5h' in seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
-    if found is None:
-        raise NahtError(f"budget is '{text}': write a number and s, m or h, for instance 90m or 2h")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+    elsewhere: Annotated[Elsewhere, tyro.conf.arg(name="")] = Elsewhere()
+    """Other machines."""
 
 
 def reproduce(args: Sequence[str]) -> None:
@@ -86,7 +81,7 @@ def reproduce(args: Sequence[str]) -> None:
     if name not in choices:
         raise unknown("study", name, choices)
     wanted = parse(Reproduce, f"reproduce {name}", rest)
-    until = time.monotonic() + seconds_of(wanted.budget) if wanted.budget else None
+    until = time.monotonic() + seconds_of("budget", wanted.budget) if wanted.budget else None
     parts = tuple(part for text in wanted.only for part in text.split(",") if part)
     require(not wanted.name or name != "all", f"one name, '{wanted.name}', can't be that of all studies")
     plans = {}
@@ -130,14 +125,17 @@ def _carry_out(root: Path, plan: Plan, wanted: Reproduce, until: float | None) -
     title = _title(plan)
     if wanted.dry_run:
         console.print(show(title, parts, survey(root, nodes), workers))
+        if script := script_of(wanted.elsewhere, root):
+            console.print(Text(f"\nEvery node is a job of this script:\n\n{script}"), soft_wrap=True)
         return True
     _adopt(root, nodes, wanted.with_)
     write_request(root, plan.request)
     left = [node for node in nodes if not is_done(root, node)]
     if left:
         workers = min(workers, len(left))
-        crew: Crew = Here() if workers == 1 else Processes(workers)
-        outcome = _watched(root, parts, nodes, crew, until, title)
+        with hired(wanted.elsewhere, root, workers=wanted.workers) as hands:
+            crew: Crew = hands or (Here() if workers == 1 else Processes(workers))
+            outcome = _watched(root, parts, nodes, crew, until, title)
         if outcome.failed:
             name, error = next(iter(outcome.failed.items()))
             others = f" (and {len(outcome.failed) - 1} more)" if len(outcome.failed) > 1 else ""
@@ -161,12 +159,20 @@ def _watched(
 ) -> Outcome:
     """Carry out with a live display of the whole study, or plain lines where there is no terminal."""
     console = terminal(stderr=True)
+    names = {node.name for node in nodes}
+
+    def about_machines(item: News | None) -> TypeGuard[Event]:
+        """Rather than about a node: a machine that died, say."""
+        return isinstance(item, Event) and item.message is not None and item.run not in names
+
     if not console.is_terminal:
 
         def say(item: News | None) -> None:
             if isinstance(item, Ended):
                 done = sum(is_done(root, node) for node in nodes)
                 console.print(Text(f"[{done}/{len(nodes)}] {item.name}: {item.error or 'done'}"), soft_wrap=True)
+            elif about_machines(item):
+                console.print(Text(f"{item.run}: {item.message}"), soft_wrap=True)
 
         return carry_out(root, nodes, crew, until=until, watch=say)
     shown = 0.0
@@ -174,7 +180,8 @@ def _watched(
 
         def redraw(item: News | None) -> None:
             nonlocal shown
-            del item
+            if about_machines(item):
+                live.console.print(Text(f"{item.run}: {item.message}"), soft_wrap=True)
             if time.monotonic() - shown >= 1:
                 shown = time.monotonic()
                 live.update(show(title, parts, survey(root, nodes), crew.size))

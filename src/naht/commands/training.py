@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, cast
@@ -11,6 +13,7 @@ import tyro
 from rich.table import Table
 
 from naht.agents.saved import load_agent
+from naht.clusters.choice import Elsewhere, devices_of, hired
 from naht.commands.parsing import leading_names, parse, said_return, take_flag
 from naht.envs.smac.starcraft import StarCraft, in_starcraft
 from naht.errors import NahtError, unknown
@@ -18,6 +21,7 @@ from naht.storage import check_output, saved
 from naht.tasks import Preset, make_env
 from naht.terminal import terminal
 from naht.training.config import AlgorithmT, RunConfig, TaskT, run_config
+from naht.training.crew import Crew
 from naht.training.folder import is_run, read_config, run_folder
 from naht.training.loggers import LoggerName, check_loggers, forward, write_marl_eval
 from naht.training.parallel import Job, run_all
@@ -29,6 +33,7 @@ Train a team that cooperates with strangers, for example:
 
   naht train bit-game poam                       one run, tuned settings, into runs/bit-game/poam/seed0
   naht train bit-game poam --seeds 5             seeds 0 to 4, spread over the cores
+  naht train bit-game poam --seeds 5 --on ray    the same, spread over the machines of a Ray cluster
   naht train bit-game poam --preset paper        the paper's hyper-parameters
   naht train bit-game ippo-naht --algorithm.lr 1e-3 --task.num-agents 5
   naht train bit-game poam --teams.num-controlled 1 --teams.teammates bernoulli turns runs/bit-game/poam/seed0
@@ -56,6 +61,8 @@ class Train(Generic[TaskT, AlgorithmT]):
     """Seconds between checkpoints. Does not influence the result."""
     log: tuple[LoggerName, ...] = ()
     """Where metrics go besides metrics.jsonl. Does not influence the result."""
+    elsewhere: Annotated[Elsewhere, tyro.conf.arg(name="")] = Elsewhere()
+    """Other machines."""
 
 
 def train(args: Sequence[str]) -> None:
@@ -75,15 +82,22 @@ def train(args: Sequence[str]) -> None:
     taken = [job.folder for job in jobs if is_run(job.folder)]
     if taken:
         raise NahtError(f"{taken[0]} holds a run already: naht resume {taken[0]}, or choose another --name or --out")
-    with Display() as display:
+    with _hired(chosen, jobs) as crew, Display() as display:
         run_all(
             jobs,
             workers=chosen.workers,
+            crew=crew,
             report=display.show,
             checkpoint_every=chosen.checkpoint_every,
             loggers=chosen.log,
         )
     print_finished([job.folder for job in jobs])
+
+
+def _hired(chosen: Train | Resume, jobs: Sequence[Job]) -> AbstractContextManager[Crew | None]:
+    """Whoever the flags say, to work where all of these runs are."""
+    place = Path(os.path.commonpath([job.folder.absolute().parent for job in jobs]))
+    return hired(chosen.elsewhere, place, devices=devices_of(jobs), workers=chosen.workers)
 
 
 def _world(task_name: str, world: str) -> str | StarCraft:
@@ -122,6 +136,8 @@ class Resume:
     """Where all checkpoints are damaged, begin again at step 0."""
     log: tuple[LoggerName, ...] = ()
     """Where metrics go besides metrics.jsonl: each step once, whoever logged those before."""
+    elsewhere: Annotated[Elsewhere, tyro.conf.arg(name="")] = Elsewhere()
+    """Other machines."""
 
 
 def resume(args: Sequence[str]) -> None:
@@ -129,10 +145,11 @@ def resume(args: Sequence[str]) -> None:
     if not chosen.runs:
         raise NahtError("RUN missing: usage: naht resume RUN [RUN ...]")
     jobs = [Job(read_config(folder), folder) for folder in chosen.runs]
-    with Display() as display:
+    with _hired(chosen, jobs) as crew, Display() as display:
         run_all(
             jobs,
             workers=chosen.workers,
+            crew=crew,
             report=display.show,
             checkpoint_every=chosen.checkpoint_every,
             trust=chosen.trust,

@@ -29,6 +29,7 @@ from naht.tasks import Preset
 from naht.teams.population import Member, Population, Roster
 from naht.teams.sampler import team_sampler
 from naht.training.config import run_config
+from naht.training.crew import Crew
 from naht.training.folder import run_folder
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Report
@@ -74,6 +75,7 @@ def build(
     recipe: PopulationRecipe,
     *,
     workers: int | None = None,
+    crew: Crew | None = None,
     report: Report = lambda _: None,
     checkpoint_every: float = 60,
 ) -> list[Path]:
@@ -82,7 +84,7 @@ def build(
     However often it is killed and called again, the agents are the same, bit for bit.
     """
     jobs = recipe.jobs()
-    run_all(jobs, workers=workers, report=report, checkpoint_every=checkpoint_every, same_command=True)
+    run_all(jobs, workers=workers, crew=crew, report=report, checkpoint_every=checkpoint_every, same_command=True)
     remove_unfinished(recipe.out)
     files = []
     for job in jobs:

@@ -1,0 +1,1 @@
+"""Crews of many machines that share a file system: Ray and Slurm. Nothing here is imported before `--on` names one."""
