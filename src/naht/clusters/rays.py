@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,6 @@ from naht.clusters.queueing import Queueing
 from naht.errors import NahtError, one_line
 from naht.runtime import usable_cores
 
-os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # Ray reads it when it is imported
 try:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -211,7 +211,9 @@ def _connect(address: str) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     _hush()
     quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
-    with _own_signals():
+    with _own_signals(), warnings.catch_warnings():
+        # JAX warns of forks; Ray's processes become other programs at once.
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
         try:
             if address:
                 _reachable(address)
