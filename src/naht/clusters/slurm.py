@@ -36,6 +36,8 @@ JOBS = ".slurm"
 """The folder, in that of the work, with scripts, logs and results of jobs."""
 WARNING = 120
 """Seconds before its end that a job is told of it: time to save."""
+SAVING = 30
+"""Seconds of these for work that does not listen: it may be done by then."""
 AT_A_TIME = 100
 """Jobs in the queue, unless --workers says otherwise."""
 ASK = 30.0
@@ -60,13 +62,18 @@ class Turn:
         def time_is_up(number: int, frame: FrameType | None) -> None:
             del frame
             over.append(number)
-            signal.raise_signal(signal.SIGTERM)
+            if signal.getsignal(signal.SIGTERM) is _leave:  # nobody listens, or somebody has heard it and saves
+                signal.alarm(SAVING)
+            else:
+                signal.raise_signal(signal.SIGTERM)
 
         signal.signal(signal.SIGTERM, _leave)  # unless somebody has something to save and listens himself
+        signal.signal(signal.SIGALRM, _leave)
         signal.signal(announced, time_is_up)
         try:
             error = perform(self.call, self._report)
         except Interrupted:
+            signal.alarm(0)
             if over:
                 queue_again(over[0], None)
             sys.exit(128 + signal.SIGTERM)  # cancelled, or preempted without a word: Slurm knows which
