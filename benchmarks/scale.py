@@ -504,7 +504,7 @@ def measure_driver(drawn: Sequence[Sketch], size: int) -> dict[str, float]:
     from naht.study.nodes import DONE, is_done
     from naht.study.overview import survey
     from naht.training.crew import Ended
-    from naht.training.folder import is_locked
+    from naht.training.lease import is_locked
 
     nodes = graph_of_nothing(drawn)
 

@@ -23,7 +23,7 @@ from naht.study.engine import carry_out
 from naht.study.nodes import DONE, Node
 from naht.study.works import NODE, Evaluation, Training
 from naht.training.crew import Ended, Here
-from naht.training.folder import is_locked
+from naht.training.lease import is_locked
 from naht.training.progress import Event
 from probes import fingerprint, small
 

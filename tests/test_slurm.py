@@ -18,7 +18,7 @@ from naht.study.engine import carry_out
 from naht.study.nodes import Node
 from naht.study.works import Training
 from naht.training.crew import Here
-from naht.training.folder import is_locked
+from naht.training.lease import is_locked
 from naht.training.progress import Event
 from probes import fingerprint, small
 from slurm_standin import install

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 
 from naht.errors import Interrupted, NahtError, one_line, require
 from naht.runtime import OURS, configure
+from naht.training.lease import patient
 from naht.training.progress import Event, Report
 from naht.version import __version__
 
@@ -98,23 +99,13 @@ class Call:
         return cls(name, home, pickle.dumps((function, args)))
 
 
-@contextlib.contextmanager
-def taking_over() -> Iterator[None]:
-    """Work that is done again, because a process or a machine died, may meet the lock of the dead one.
-
-    Crews wait a moment before they send it again, in which a dead process on the same machine loses its lock. Whoever
-    has locks that outlive a process (leases) waits for them here.
-    """
-    yield
-
-
 def perform(call: Call, report: Report) -> NahtError | None:
     """The one thing that a worker does. Returns why it can't be done; `Interrupted` is raised, with all of it saved."""
     try:
         call.home.enter()
         configure()
         function, args = pickle.loads(call.work)
-        with taking_over():
+        with patient():  # it may have been begun on a machine that died, or seems to have
             function(*args, report=sparing(report))
     except Interrupted:
         raise

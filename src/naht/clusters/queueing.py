@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from naht.training.crew import Ended, News
 from naht.training.progress import Event
 
 BEFORE_AGAIN = 2.0
-"""Seconds until work is sent again whose process died: a machine needs a moment to notice, and to let go of a lock."""
+"""Seconds until work is sent again whose process died: a machine needs a moment to notice."""
 SAVING = 120.0
 """Seconds that running calls have to save what they do, when everything stops."""
 
@@ -30,7 +31,7 @@ class Ticket:
     deaths: int = field(default=0)
 
 
-class Queueing:
+class Queueing(ABC):
     """A crew whose calls are sent to a cluster. Whoever makes one of it says how to send, to look and to recall."""
 
     broken = False
@@ -106,18 +107,18 @@ class Queueing:
     def _say(self, sentence: str) -> None:
         self._news.append(Event(self.kind, 0, 0, message=sentence))
 
+    @abstractmethod
     def _send(self, call: Call) -> Any:
         """Send a call; returns what it is known by while it is out."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _look(self, seconds: float) -> None:
         """See what has happened, and wait for something no longer than this."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _recall(self) -> None:
         """Ask all calls that are out to save what they do and end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _leave(self) -> None:
         """End those that have not, and leave the cluster."""
-        raise NotImplementedError
