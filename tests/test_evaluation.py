@@ -114,7 +114,7 @@ def test_evaluation_is_the_same_on_any_number_of_devices(monkeypatch):
 
     def everything():
         rows = evaluate_mn(BITS, populations()[0], theirs, episodes=3 * BLOCK - 5, seed=4, num_controlled=[1])
-        met = play_meetings(BITS, team, [(0, 1), (1, 0), (1, 1)], episodes=70)
+        met = play_meetings(BITS, team, [(0, 1), (1, 0), (1, 1)], episodes=70)["return"]
         return rows, met.tolist(), evaluate_sampler(BITS, team_sampler(3, 2), populations()[0], theirs, episodes=300)
 
     assert jax.device_count() == 2

@@ -169,7 +169,7 @@ def _count(folder: Path, times: int) -> None:
 def test_many_processes_never_meet(tmp_path):
     (tmp_path / "counter").write_text("0")
     somebody(tmp_path, silent=5.0)  # and all find it stale at first
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_count, args=(tmp_path, 25)) for _ in range(4)]
     for worker in workers:
         worker.start()
