@@ -34,6 +34,15 @@ def chatter(report) -> None:
         report(Event("chatter", 0, 1))
 
 
+def deaf(report) -> None:
+    """Swallows what a stop signal raises, as a destructor of somebody's may."""
+    try:
+        report(Event("deaf", 0, 1))
+        time.sleep(60)
+    except SystemExit:
+        report(Event("deaf", 1, 1))
+
+
 def heard(crew) -> list:
     found = []
     while crew.running:
@@ -57,6 +66,14 @@ def test_calls_are_done_and_told(crew):
     assert str(ends["fail"]) == "it can't be done"
     assert not crew.broken
     assert crew.stop() == []
+
+
+def test_a_worker_leaves_even_if_a_stop_signal_was_swallowed():
+    crew = Processes(1)
+    crew.start("deaf", deaf)
+    while crew.news(0.2) is None:
+        pass
+    assert [getattr(item, "step", "ended") for item in crew.stop()] == [1, "ended"]
 
 
 def test_workers_that_die_before_they_have_read_anything_are_noticed():

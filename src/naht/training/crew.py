@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from types import FrameType
 from typing import Any, Protocol, cast
 
 from naht.errors import Interrupted, NahtError
@@ -106,17 +107,26 @@ def _end_with_parent() -> None:
 def _work(line: Connection) -> None:
     """The life of a worker process."""
     configure()
+    asked: list[int] = []
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        del frame
+        asked.append(number)  # what is raised here may be swallowed, if Python was just collecting garbage, say
+        sys.exit(0)
+
     # Whoever has something to save listens to stop signals; otherwise they end the worker.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, leave)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def tell(item: News) -> None:
         with contextlib.suppress(OSError):  # nobody listens any more: the parent is dead
             line.send(item)
 
-    while True:
+    while not asked:
         try:
+            if not line.poll(1.0):
+                continue
             name, function, args = line.recv()
         except (EOFError, OSError):
             break
