@@ -240,11 +240,12 @@ def task_of(agents: Sequence[Agent]) -> Environment:
     """The task that these agents were trained on. An error if they differ in it, or if the world has changed since."""
     tasks: list[Environment] = []
     for agent in agents:
-        env = decode(agent.fact("task"))
+        settings = agent.fact("task")
+        env = decode(settings)
         sizes = getattr(env, "spec", None)
         require(sizes == agent.spec, f"{agent.name}: its card's task has {sizes}, the agent {agent.spec}")
         require(
-            agent.card.get("task_hash") in (None, task_hash(env)),
+            agent.card.get("task_hash") in (None, task_hash(env, settings)),
             f"{agent.name} was trained in another world: settings are the same, but a file that the task reads has "
             "changed",
         )

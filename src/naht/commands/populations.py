@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Generic, cast
@@ -16,6 +16,7 @@ from naht.agents.zoo import zoo_tasks
 from naht.clusters.choice import Elsewhere, hired
 from naht.commands.parsing import agent_files, leading_names, parse, said_return, said_steps
 from naht.errors import require, unknown
+from naht.evaluation.tables import WON
 from naht.experiments import populations
 from naht.experiments.populations import PopulationRecipe
 from naht.learning.algorithms import self_play_algorithms
@@ -106,19 +107,25 @@ def build(args: Sequence[str]) -> None:
     terminal().print(f"Work with them: naht train {name} poam --teams.teammates {recipe.out}", soft_wrap=True)
 
 
-COLUMNS = ("agent", "task", "steps", "return ± 95 % interval")
+def _table(agents: Sequence[Agent]) -> list[list[str]]:
+    """A head and a row per agent; with win rates if any of them fights battles."""
+    measured = [agent.card.get("measured", {}) for agent in agents]
+    rows = [["agent", "task", "steps", "return ± 95 % interval"]]
+    rows += [[agent.name, agent.spec.name, said_steps(agent), said_return(agent)] for agent in agents]
+    if any(WON in found for found in measured):
+        rows[0].append("battles won")
+        for row, found in zip(rows[1:], measured, strict=True):
+            row.append(f"{100 * found[WON]:.1f} %" if WON in found else "")
+    return rows
 
 
-def _row(agent: Agent) -> list[str]:
-    return [agent.name, agent.spec.name, said_steps(agent), said_return(agent)]
-
-
-def print_agents(agents: Iterable[Agent]) -> None:
-    table = Table(*COLUMNS, box=None, header_style="bold")
+def print_agents(agents: Sequence[Agent]) -> None:
+    head, *rows = _table(agents)
+    table = Table(*head, box=None, header_style="bold")
     for column in table.columns[2:]:
         column.justify = "right"
-    for agent in agents:
-        table.add_row(*_row(agent))
+    for row in rows:
+        table.add_row(*row)
     terminal().print(table)
 
 
@@ -141,10 +148,11 @@ def list_(args: Sequence[str]) -> None:
         print_agents(agents)
 
 
-def markdown(agents: Iterable[Agent]) -> str:
+def markdown(agents: Sequence[Agent]) -> str:
     """The same table for a document."""
-    rows = [COLUMNS, ("---", "---", "---:", "---:"), *map(_row, agents)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    head, *rows = _table(agents)
+    lines = [head, ["---", "---", *["---:"] * (len(head) - 2)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 @dataclass(frozen=True)

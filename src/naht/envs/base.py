@@ -116,9 +116,12 @@ def side_by_side(env: Environment, wanted: int) -> int:
     return min(wanted, getattr(env, "most_side_by_side", wanted))
 
 
-def task_hash(env: Environment) -> str:
-    """A short name for a task with all its settings and the files that it reads."""
-    text = json.dumps(encode(env), sort_keys=True) + world_of(env)
+def task_hash(env: Environment, settings: dict[str, Any] | None = None) -> str:
+    """A short name for a task with all its settings and the files that it reads.
+
+    `settings`: as they were written down, so that one which the task has had only since then does not count.
+    """
+    text = json.dumps(settings or encode(env), sort_keys=True) + world_of(env)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

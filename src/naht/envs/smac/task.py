@@ -64,6 +64,8 @@ class Smac:
     """An enemy that has fired hits its target until that is this much beyond the range of its weapon."""
     aim_ticks: NotNegative = 0.0
     """Game loops that a unit that was not shooting stands before it fires; a step has 8."""
+    recovery_pays: bool = True
+    """Enemies' shields that recover pay like damage, as in SMAC; else a step in which they gain pays nothing."""
     state_last_action: bool = False
     """Put everybody's last action into the global state, as SMAC does by default and the paper does not."""
 
@@ -183,7 +185,10 @@ class Smac:
         lost = (before.health + before.shield - after.health - after.shield)[a:].sum(0)
         killed = ((before.health > 0) & (after.health <= 0))[a:].sum(0)
         raw = lost + KILL_VALUE * killed
-        raw = jnp.abs(raw) if self._rules.reward == "net" else raw + mended
+        if self._rules.reward == "net":
+            raw = jnp.abs(raw) if self.recovery_pays else jnp.maximum(raw, 0.0)
+        else:
+            raw = raw + mended
         return (raw + WIN_VALUE * won) / self.reward_scale
 
     def view(self, state: SmacState) -> TimeStep:
