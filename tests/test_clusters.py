@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from clustering import Machines, Sum
+from clustering import Sum
 from naht import NahtError
 from naht.cli import main
 from naht.clusters.call import home
@@ -26,6 +26,7 @@ from naht.training.crew import Ended, Here
 from naht.training.lease import is_locked
 from naht.training.progress import Event
 from probes import fingerprint, small
+from ray_machines import Machines
 
 pytestmark = [
     pytest.mark.xdist_group("clusters"),

@@ -292,7 +292,7 @@ def test_flag(quote, refusal):
         ("naht train bit-game poma", "unknown algorithm"),
         ("naht train bit-game poam --preset papr", "unknown preset"),
         ("naht train mpe-pp poam --teams.teammates pincer nearest", "there is no nearest"),
-        ("naht train 5v6 poam --teams.teammates nearest zoo/vdn", "there is no zoo/vdn"),
+        ("naht train 3m poam --teams.teammates nearest zoo/vdn", "there is no zoo/vdn"),
         ("naht trian bit-game poam", "unknown command"),
         ("naht resume", "runs missing"),
         ("naht evaluate", "agents missing"),

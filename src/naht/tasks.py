@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from naht.agents.networks import NetworkConfig
 from naht.agents.teammate_model import ModelConfig
+from naht.agents.zoo import zoo_tasks
 from naht.envs.base import Environment
 from naht.envs.bit_game import BitGame
 from naht.envs.lbf import Lbf
@@ -138,7 +139,7 @@ def _smac(batch_steps: int, steps: int) -> dict[str, Defaults]:
     return {"paper": paper, "released": paper, "tuned": tuned}
 
 
-_SOLDIERS = ("nearest", "weakest", "first")
+_SOLDIERS, _ZOO = ("nearest", "weakest", "first"), ("zoo/seed0",)
 _MARINES, _STALKERS = _smac(32, 1_000_000), _smac(64, 3_000_000)
 
 _LBF = Defaults(  # greedy players who want the same cell wait for ever, unless policies are sharp (docs/lbf.md)
@@ -171,7 +172,7 @@ TASKS = Registry(
         "mpe-pp": Task(
             "M predators must touch a faster prey together",
             PredatorPrey,
-            ("zoo/seed0",),
+            _ZOO,
             {
                 "paper": _MPE,
                 "released": _MPE,
@@ -182,7 +183,7 @@ TASKS = Registry(
             name: Task(
                 f"SMAC rules, simulated: {m.allies} {m.ally}s against {m.enemies} {m.enemy}s (SMAC's {m.smac_name})",
                 partial(Smac, name),
-                _SOLDIERS,
+                _ZOO if name in zoo_tasks() else _SOLDIERS,
                 _STALKERS if name == "3s5z" else _MARINES,
             )
             for name, m in MAPS.items()
