@@ -20,11 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ray_machines import Machines
-from soak import differences, fingerprints
-
 from naht.study.nodes import Node, is_done
 from naht.study.plan import Request, plan_of
+from ray_machines import Machines
+from soak import differences, fingerprints
 
 NAHT = [sys.executable, "-m", "naht.cli"]
 

@@ -451,8 +451,8 @@ class Soak:
         who = f"{len(self.drivers)} calls and {len(self.workers())} workers are there"
         return f"{who}; they said {texts}, the call before {self.last_said!r}"
 
-    def round(self, until: float, disturbed: bool = True) -> None:
-        """All jobs in a fresh folder, in any order."""
+    def round(self, until: float, disturbed: bool = True) -> bool:
+        """All jobs in a fresh folder, in any order. False if one was given up: then there is nothing to compare."""
         self.disk.clear()
         self.folder.mkdir()
         began, self.peak = time.monotonic(), {}
@@ -462,11 +462,12 @@ class Soak:
             self.undo(everything=True)
             self.no_strays(job.name)
             if not fine:
-                return
+                return False
             self.seconds.setdefault(job.name, time.monotonic() - at)
         seen = {"seconds": time.monotonic() - began, "folder_bytes": _size(self.folder)}
         seen |= {"code_bytes": _size(self.cache), "temporary": len(list((self.root / "temporary").iterdir()))}
         self.sitting.rounds_seen.append({name: round(value, 1) for name, value in (seen | self.peak).items()})
+        return True
 
     def no_strays(self, after: str) -> None:
         """Whoever is still there must leave soon; who compiles hears nothing for a while. Others say what they do."""
@@ -546,9 +547,9 @@ class Soak:
         self.whole = fingerprints(self.folder)
         print(f"undisturbed: {len(self.whole)} files, {sum(self.seconds.values()):.0f} s", flush=True)
         while not self.sitting.wrong and (time.monotonic() - began < seconds or not self.sitting.rounds):
-            self.round(began + seconds)
-            self.compare()
-            self.sitting.rounds += 1
+            if self.round(began + seconds):
+                self.compare()
+                self.sitting.rounds += 1
             self.sitting.hours = round((time.monotonic() - began) / 3600, 2)
             print(f"round {self.sitting.rounds}: {dict(self.sitting.survived)}", flush=True)
         return self.sitting

@@ -12,6 +12,7 @@ import pytest
 from naht.errors import NahtError
 from naht.training.crew import Ended, Here, Processes
 from naht.training.progress import Event
+from naht.training.run import stop_signals
 
 LARGE = bytes(400_000)
 """More than a pipe holds."""
@@ -41,6 +42,14 @@ def deaf(report) -> None:
         time.sleep(60)
     except SystemExit:
         report(Event("deaf", 1, 1))
+
+
+def nearly_done(report) -> None:
+    """Hears a stop signal when there is nothing left to save, as a run does in its last update."""
+    with stop_signals() as signals:
+        report(Event("nearly done", 0, 1))
+        while not signals:
+            time.sleep(0.01)
 
 
 def heard(crew) -> list:
@@ -74,6 +83,15 @@ def test_a_worker_leaves_even_if_a_stop_signal_was_swallowed():
     while crew.news(0.2) is None:
         pass
     assert [getattr(item, "step", "ended") for item in crew.stop()] == [1, "ended"]
+
+
+def test_a_worker_leaves_even_if_its_call_ended_well_after_a_stop_signal():
+    """Found by the soak: it waited for another call, and its command for its end."""
+    crew = Processes(1)
+    crew.start("nearly done", nearly_done)
+    while crew.news(0.2) is None:
+        pass
+    assert crew.stop() == [Ended("nearly done")]
 
 
 def test_workers_that_die_before_they_have_read_anything_are_noticed():

@@ -9,7 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from naht import NahtError, resume
+from clustering import Sum
+from naht import NahtError, cli, resume
+from naht.storage import write_file
+from naht.study.nodes import finish, is_done
 from naht.training.lease import is_locked
 from naht.training.run import create
 from probes import fingerprint, small
@@ -52,18 +55,39 @@ def at_step(step, do):
 
 
 def test_a_disk_that_fills_up(disk, uninterrupted):
-    def fill():
-        room = os.statvfs(disk)
-        (disk / "filler").write_bytes(bytes((room.f_bavail - 1) * room.f_bsize))
-
     folder = create(small(), disk / "run")
     sentence = r"writing to .* failed \(No space left on device\); the last checkpoint is whole: .* naht resume "
     with pytest.raises(NahtError, match=sentence):
-        resume(folder, report=at_step(200, fill), checkpoint_every=0)
+        resume(folder, report=at_step(200, lambda: fill_up(disk)), checkpoint_every=0)
     assert not is_locked(folder)
     (disk / "filler").unlink()
     resume(folder)
     assert fingerprint(folder) == fingerprint(uninterrupted)
+
+
+def fill_up(disk) -> None:
+    room = os.statvfs(disk)
+    (disk / "filler").write_bytes(bytes(room.f_bavail * room.f_bsize))
+
+
+def test_a_node_of_a_study_on_a_full_disk(disk):
+    """Found by the soak: its worker died with a traceback."""
+    work = Sum(disk)
+    node = work.nodes[0]
+    fill_up(disk)
+    with pytest.raises(NahtError, match=r"can't work in .* \(No space left on device\): mend that, and go on"):
+        finish(disk, node)
+    (disk / "filler").unlink()
+    finish(disk, node)
+    assert is_done(disk, node)
+
+
+def test_a_command_on_a_full_disk_says_so_in_a_line(disk, monkeypatch, capsys):
+    """Also where nobody expected it: found by the soak when a study's pictures were written."""
+    fill_up(disk)
+    monkeypatch.setattr(cli, "_dispatch", lambda _: write_file(disk / "picture.svg", b"<svg/>"))
+    assert cli.main([]) == 2
+    assert capsys.readouterr().err == f"naht: No space left on device: {disk / 'picture.svg'}\n"
 
 
 def test_a_disk_that_becomes_read_only(disk, uninterrupted):

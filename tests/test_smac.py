@@ -467,6 +467,18 @@ def test_winning_is_worth_20(name, rules):
         assert (episodes.returns >= 20 - 1e-4).all()
 
 
+@pytest.mark.parametrize(("pays", "worth"), [(True, 5.0), (False, 0.0)])
+def test_what_shields_that_recover_are_worth(pays, worth):
+    env = Smac("3s5z", recovery_pays=pays)
+    allies, start = env.layout.allies, env.battle.start()
+    wounded = start._replace(shield=start.shield.at[allies:].set(40.0))
+    recovered = wounded._replace(shield=wounded.shield.at[allies:].add(1.0))
+    hit = recovered._replace(shield=recovered.shield.at[allies].add(-10.0))
+    nothing, lost = jnp.zeros(1), jnp.zeros(1, bool)
+    paid = [float(env.reward(wounded, after, nothing, lost)[0]) * env.reward_scale for after in (recovered, hit)]
+    assert paid == pytest.approx([worth, 10.0 - 5.0])
+
+
 @pytest.mark.xdist_group("smac-3m")
 def test_winning_a_real_battle_is_worth_20():
     episodes = record("3m", policy="attack", settings=SMACLITES_ENEMIES)

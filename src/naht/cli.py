@@ -87,6 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe, head say, has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it at exit)
         return 0
+    except OSError as e:  # a disk that is full, say, at a moment when nobody else knew what to do about it
+        print(f"naht: {e.strerror or e}{f': {e.filename}' if e.filename else ''}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("naht: interrupted", file=sys.stderr)
         return 130

@@ -123,6 +123,9 @@ def write_file(path: Path, content: bytes) -> None:
         except FileNotFoundError:
             check_writes()  # whoever has taken over has deleted it
             raise
+    except OSError as e:
+        e.filename = e.filename or str(path)  # of a disk that is full, nobody says for what
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)

@@ -102,11 +102,16 @@ def finish(root: Path, node: Node, report: Report = lambda _: None) -> None:
 
     A node that is done is left alone; one that another process is at is a `NahtError`.
     """
-    place = node.place(root)
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        _finish(root, node, report)
     except OSError as e:
-        raise NahtError(f"can't write to {place}: {e.strerror}") from e
+        where = node.place(root)
+        raise NahtError(f"can't work in {where} ({e.strerror}): mend that, and go on with the same command") from e
+
+
+def _finish(root: Path, node: Node, report: Report) -> None:
+    place = node.place(root)
+    place.mkdir(parents=True, exist_ok=True)
     if is_done(root, node):
         return
     for need in node.needs:

@@ -127,9 +127,12 @@ def _work(line: Connection) -> None:
         try:
             if not line.poll(1.0):
                 continue
-            name, function, args = line.recv()
+            call = line.recv()
         except (EOFError, OSError):
             break
+        if call is None:
+            break
+        name, function, args = call
         try:
             function(*args, report=tell)
         except Interrupted:
@@ -225,6 +228,8 @@ class Processes:
         self._waiting.clear()
         for worker in self._workers:
             worker.process.terminate()
+            with contextlib.suppress(OSError):  # it has hung up
+                worker.line.send(None)  # whoever hears the signal too late to act on it reads this when it is done
         while any(worker.process.is_alive() for worker in self._workers):
             self._listen(0.1)  # somebody may be waiting to be heard before it ends
         while any(not worker.lost for worker in self._workers):  # what they said last

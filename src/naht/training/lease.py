@@ -220,8 +220,13 @@ class _Lease:
             "naht": __version__,
         }
         self._left = threading.Event()
-        with open(self.path, "x") as f:
-            f.write(json.dumps(self.facts))
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            with open(handle, "w") as f:
+                f.write(json.dumps(self.facts))
+        except OSError:  # no room for it: an empty lease would keep everybody away until it is stale
+            self.path.unlink(missing_ok=True)
+            raise
         _held.add(self.token)
 
     def check(self) -> None:
