@@ -247,6 +247,8 @@ class Battle:
                 self.closest_call = min(self.closest_call, abs(float(rank) - float(best_rank)))
             if rank < best_rank:
                 best, best_rank = u, rank
+        if best is None and self.rules.pursue and held is not None and held.alive:
+            return held
         return best
 
     def is_called(self, enemy: Soldier, shooter: Soldier) -> bool:

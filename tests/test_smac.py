@@ -467,6 +467,16 @@ def test_winning_is_worth_20(name, rules):
         assert (episodes.returns >= 20 - 1e-4).all()
 
 
+@pytest.mark.parametrize(("pursue", "after"), [(False, NOBODY), (True, 1)])
+def test_enemies_that_pursue_do_not_give_up(pursue, after):
+    """The second of three allies, whom an enemy was after, is far away and does nothing; then it is dead."""
+    battle = Smac("3m", pursue=pursue).battle
+    target, no = jnp.full((3, 1), 1), jnp.zeros((3, 3, 1), bool)
+    for able, found in ((~no, after), (~no.at[1].set(True), NOBODY)):
+        chosen = battle.choose(target, no, able, no, jnp.full((3, 3, 1), 12.0), no)
+        assert chosen[:, 0].tolist() == [found] * 3
+
+
 @pytest.mark.parametrize(("pays", "worth"), [(True, 5.0), (False, 0.0)])
 def test_what_shields_that_recover_are_worth(pays, worth):
     env = Smac("3s5z", recovery_pays=pays)

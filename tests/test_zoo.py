@@ -13,12 +13,13 @@ from naht.commands.populations import markdown
 from naht.experiments.populations import verify
 from naht.storage import read_arrays
 from naht.study.plan import NAIVE
+from naht.tasks import TASKS
 
 ENV = make_env("mpe-pp")
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-TABLES = {"lbf": "lbf.md", "mpe-pp": "populations.md"}
+TABLES = {"5v6": "battle_teams.md", "lbf": "lbf.md", "mpe-pp": "populations.md"}
 """The document that lists a task's agents."""
 
 
@@ -26,8 +27,9 @@ def agents_of(task):
     return [load_agent(path) for path in find_agents(f"zoo/{task}")]
 
 
-def test_five_algorithms_with_five_seeds_for_a_study():
-    names = [agent.name for agent in agents_of("mpe-pp")]
+@pytest.mark.parametrize("task", sorted({*TABLES} - {"lbf"}))
+def test_five_algorithms_with_five_seeds_for_a_study(task):
+    names = [agent.name for agent in agents_of(task)]
     assert names == [f"{name}-seed{seed}" for name in sorted(NAIVE) for seed in range(5)]
 
 
@@ -51,7 +53,14 @@ def test_readable_cards_are_those_in_the_files(task):
 
 
 def test_it_is_small():
-    assert sum(path.stat().st_size for path in zoo_folder().rglob("*")) < 3_000_000
+    assert sum(path.stat().st_size for path in zoo_folder().rglob("*")) < 15_000_000
+
+
+def test_maps_with_trained_teams_have_them_for_strangers():
+    assert {task: TASKS[task].teammates for task in ("5v6", "3m")} == {
+        "5v6": ("zoo/seed0",),
+        "3m": ("nearest", "weakest", "first"),
+    }
 
 
 @pytest.mark.parametrize("task", TABLES)
@@ -80,9 +89,9 @@ def test_a_folder_of_the_same_name_changes_nothing(tmp_path, monkeypatch):
     assert find_agents("./zoo/mpe-pp") == [own]
 
 
-@pytest.mark.parametrize("name", ["vdn-seed0", "mappo-seed4"])
+@pytest.mark.parametrize("name", ["mpe-pp/vdn-seed0", "mpe-pp/mappo-seed4", "5v6/qmix-seed2"])
 def test_cards_tell_the_truth(name):
-    assert "checksum, sizes and task fit" in verify(*find_agents(f"zoo/mpe-pp/{name}"), episodes=128)
+    assert "checksum, sizes and task fit" in verify(*find_agents(f"zoo/{name}"), episodes=128)
 
 
 def test_algorithms_meet(capsys, tmp_path, monkeypatch):

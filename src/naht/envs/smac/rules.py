@@ -104,6 +104,9 @@ class Rules:
     """Enemies this near to one that is being shot at, from its centre to their edge, notice the shooter as well."""
     numbered_by_place: bool
     """Allies are numbered by x, then y, of where they start. Otherwise in the order in which they are put down."""
+    pursue: bool = False
+    """An enemy that notices nobody any more goes on after the ally it was after, until that is dead. Otherwise it gives
+    up and marches on."""
     walk_round: bool = False
     """Units on their way to a target go round those that stand in the way."""
     range_slop: float = 0.0
