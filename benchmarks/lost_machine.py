@@ -3,8 +3,8 @@
     python benchmarks/lost_machine.py --task mpe-pp --seeds 1 --steps 32000 --episodes 8 --summary lost.json
 
 Both are nodes of a real Ray cluster on this machine, with a core each. When a third of the study is done, all processes
-of one are killed; the other does the rest, or with `--join` also a third one that comes then. The same study is then
-carried out without Ray, and all that must be equal is compared (as in `soak.py`). Exit code 1 if anything differs.
+of one are killed; the other does the rest. The same study is then carried out without Ray, and all that must be equal
+is compared (as in `soak.py`). Exit code 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def done(root: Path, nodes: Sequence[Node]) -> int:
     return sum(is_done(root, node) for node in nodes)
 
 
-def on_machines(command: list[str], root: Path, nodes: Sequence[Node], *, join: bool) -> dict[str, Any]:
+def on_machines(command: list[str], root: Path, nodes: Sequence[Node]) -> dict[str, Any]:
     """Carry out a study on two machines, one of which dies. Returns what happened."""
     machines = Machines()
     try:
@@ -46,8 +46,6 @@ def on_machines(command: list[str], root: Path, nodes: Sequence[Node], *, join: 
                 if not facts and done(root, nodes) >= len(nodes) // 3:
                     machines.kill(doomed)
                     facts = {"killed_after_nodes": done(root, nodes), "seconds": round(time.monotonic() - began)}
-                    if join:
-                        machines.join()
         if process.returncode:
             sys.exit(f"the study ended with {process.returncode}: {''.join(said[-5:])}")
         retries = [line.strip() for line in said if "tried again" in line]
@@ -61,7 +59,6 @@ def main() -> int:
     parser.add_argument("--task", default="mpe-pp")
     for name, default in (("seeds", 1), ("steps", 32_000), ("episodes", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--join", action="store_true", help="a third machine joins when the first is lost")
     parser.add_argument("--summary", type=Path, help="where to write what happened")
     chosen = parser.parse_args()
     sizes = {"seeds": chosen.seeds, "steps": chosen.steps, "episodes": chosen.episodes}
@@ -70,14 +67,14 @@ def main() -> int:
     command = [*NAHT, "reproduce", chosen.task, *words, "--out"]
     far, near = root / "far", root / "near"
     nodes = plan_of(Request(chosen.task, **sizes)).nodes
-    facts = on_machines([*command, str(far)], far / chosen.task, nodes, join=chosen.join)
+    facts = on_machines([*command, str(far)], far / chosen.task, nodes)
     began = time.monotonic()
     subprocess.run([*command, str(near), "--workers", "2"], check=True, stderr=subprocess.DEVNULL)
     facts["seconds_without_ray"] = round(time.monotonic() - began)
     whole = fingerprints(near)
     wrong = differences(whole, fingerprints(far))
     facts |= {"nodes": len(nodes), "files_compared": len(whole), "wrong": wrong}
-    text = json.dumps({"task": chosen.task, **sizes, "joined": chosen.join, **facts}, indent=1)
+    text = json.dumps({"task": chosen.task, **sizes, **facts}, indent=1)
     print(text)
     if chosen.summary:
         chosen.summary.write_text(text + "\n")
