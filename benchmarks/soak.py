@@ -349,7 +349,7 @@ class Soak:
         self.last_said = text.strip()[-300:]
         if "Traceback (most recent call last)" in text:
             last = [line for line in text.splitlines() if line.strip()][-1]
-            self.sitting.tracebacks[_without_numbers(last)[:160]] += 1
+            self.sitting.tracebacks[_without_numbers(last.replace(sys.prefix, "python"))[:160]] += 1
             shutil.copy(said, self.root / f"traceback-{said.name}")
         said.unlink()
 
@@ -534,11 +534,11 @@ class Soak:
             self._forever.kill()
             self._forever.wait()
             self._forever = None
-        studies = self.root / "endless" / "studies"
-        grown = growth(self.samples)
-        self.sitting.endless = {"studies": int(studies.read_text()) if studies.exists() else 0, **grown}
-        for line in not_flat(grown) if len(self.samples) > 1200 else ():  # it warms up for some minutes
-            self.wrong(line)
+            studies = self.root / "endless" / "studies"
+            grown = growth(self.samples)
+            self.sitting.endless = {"studies": int(studies.read_text()) if studies.exists() else 0, **grown}
+            for line in not_flat(grown) if len(self.samples) > 1200 else ():  # it warms up for some minutes
+                self.wrong(line)
 
     def sit(self, seconds: float) -> Sitting:
         """Disturb for so long; the round that is being disturbed then is brought to its end."""

@@ -106,6 +106,14 @@ def _end_with_parent() -> None:
 
 def _work(line: Connection) -> None:
     """The life of a worker process."""
+    try:
+        _take_calls(line)
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # it is leaving already
+
+
+def _take_calls(line: Connection) -> None:
     configure()
     asked: list[int] = []
 
