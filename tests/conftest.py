@@ -14,11 +14,9 @@ if QUICK:
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # level 0, but for files that are marked
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
-from naht import runtime  # noqa: E402
 from naht.runtime import configure, forget_if_full  # noqa: E402
 
 configure()
-runtime.MOST_MAPPINGS = 20_000  # three processes share the memory of a small machine
 
 
 LIGHT = (

@@ -10,6 +10,7 @@ from naht.agents.saved import task_of
 from naht.agents.zoo import find_agents, zoo_folder, zoo_tasks
 from naht.cli import main
 from naht.commands.populations import markdown
+from naht.envs.smac.maps import MAPS
 from naht.experiments.populations import verify
 from naht.storage import read_arrays
 from naht.study.plan import NAIVE
@@ -41,6 +42,7 @@ def test_every_task_of_the_zoo_is_looked_at():
 def test_agents_are_as_their_cards_say(task):
     env = make_env(task)
     for agent in agents_of(task):
+        assert "task_hash" in agent.card
         assert task_of([agent]) == env
         assert agent.card["measured"]["episodes"] == 1024
         assert agent.card.get("float16", {"actions_changed": 0})["actions_changed"] <= 1e-3
@@ -53,7 +55,9 @@ def test_readable_cards_are_those_in_the_files(task):
 
 
 def test_it_is_small():
-    assert sum(path.stat().st_size for path in zoo_folder().rglob("*")) < 15_000_000
+    sizes = {task: sum(p.stat().st_size for p in (zoo_folder() / task).iterdir()) for task in zoo_tasks()}
+    assert sum(size for task, size in sizes.items() if task not in MAPS) < 3_000_000
+    assert sum(size for task, size in sizes.items() if task in MAPS) < 12_000_000
 
 
 def test_maps_with_trained_teams_have_them_for_strangers():
