@@ -24,7 +24,7 @@ def per_map(*names):
     return pytest.mark.parametrize("name", params)
 
 
-DOUBTFUL = (("pursue", True), ("walk_round", True), ("range_slop", 1.0), ("aim_ticks", 4.0))
+DOUBTFUL = (("pursuit", 12.0), ("walk_round", True), ("range_slop", 1.0), ("aim_ticks", 4.0))
 """Settings of what StarCraft II may do and we do not by default."""
 SMACLITES_ENEMIES = (("scan_from", "centre"), ("help_radius", 0.0))
 

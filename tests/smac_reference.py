@@ -247,8 +247,9 @@ class Battle:
                 self.closest_call = min(self.closest_call, abs(float(rank) - float(best_rank)))
             if rank < best_rank:
                 best, best_rank = u, rank
-        if best is None and self.rules.pursue and held is not None and held.alive:
-            return held
+        if best is None and enemy.kind.pursuit and held is not None and held.alive:
+            near = [self.nearer_than(distance(e, held), enemy.kind.pursuit) for e in self.enemies if e.alive]
+            return held if any(near) else None
         return best
 
     def is_called(self, enemy: Soldier, shooter: Soldier) -> bool:

@@ -467,14 +467,22 @@ def test_winning_is_worth_20(name, rules):
         assert (episodes.returns >= 20 - 1e-4).all()
 
 
-@pytest.mark.parametrize(("pursue", "after"), [(False, NOBODY), (True, 1)])
-def test_enemies_that_pursue_do_not_give_up(pursue, after):
-    """The second of three allies, whom an enemy was after, is far away and does nothing; then it is dead."""
-    battle = Smac("3m", pursue=pursue).battle
+@pytest.mark.parametrize(("pursuit", "far", "near", "after"), [(0, 8, 8, NOBODY), (9, 12, 8, 1), (9, 12, 9, NOBODY)])
+def test_enemies_pursue_whom_one_of_them_is_near(pursuit, far, near, after):
+    """The second of three allies, whom all enemies were after, does nothing; then it is dead, then the near enemy."""
+    battle = Smac("3m", pursuit=pursuit).battle
     target, no = jnp.full((3, 1), 1), jnp.zeros((3, 3, 1), bool)
-    for able, found in ((~no, after), (~no.at[1].set(True), NOBODY)):
-        chosen = battle.choose(target, no, able, no, jnp.full((3, 3, 1), 12.0), no)
-        assert chosen[:, 0].tolist() == [found] * 3
+    distance = jnp.full((3, 3, 1), float(far)).at[:, 2].set(near)
+    for able, found in ((~no, after), (~no.at[1].set(True), NOBODY), (~no.at[:, 2].set(True), NOBODY)):
+        chosen = battle.choose(target, no, able, no, distance, no)
+        living = able.any(0)[:, 0]
+        assert chosen[living, 0].tolist() == [found] * int(living.sum())
+
+
+def test_who_pursues_by_default():
+    assert [Smac(name).battle.enemy.pursuit for name in ("5v6", "3s5z")] == [0, 9]
+    assert Smac("3s5z", rules="smaclite").battle.enemy.pursuit == 0
+    assert Smac("5v6", pursuit=7).battle.enemy.pursuit == 7
 
 
 @pytest.mark.parametrize(("pays", "worth"), [(True, 5.0), (False, 0.0)])

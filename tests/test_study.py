@@ -16,7 +16,7 @@ from naht import NahtError, load_agent, run_config
 from naht.agents.policy import NO_ACTION
 from naht.config import departures, encode
 from naht.errors import Interrupted
-from naht.evaluation import modelling
+from naht.evaluation import crossplay, modelling
 from naht.evaluation.embeddings import linear_probe
 from naht.evaluation.modelling import beliefs
 from naht.evaluation.statistics import improvement_over_tasks, iqm_over_tasks, profile
@@ -29,7 +29,8 @@ from naht.study.overview import survey
 from naht.study.paper import published
 from naht.study.plan import METHODS, NAIVE, Request, plan_of
 from naht.study.rows import read_rows, write_rows
-from naht.study.works import Training
+from naht.study.works import Meetings, Training
+from naht.tasks import make_env
 from naht.training.crew import Ended, Here, Processes
 from naht.training.lease import is_locked
 from naht.training.progress import Event
@@ -279,6 +280,38 @@ def test_the_plan_of_predator_prey():
     assert names[:6] == [*[f"population/{a}-seed0" for a in NAIVE], "train/poam/seed0"]
     larger = {node.key for node in plan_of(Request("mpe-pp", seeds=3, steps=1000)).parts["curves"]}
     assert {node.key for node in plan.parts["curves"]} < larger
+
+
+def test_meetings_that_were_played_stay_played(tmp_path, monkeypatch):
+    """Stopped after every part, and with one part cut off: the same rows, and nothing is played twice."""
+    teams, env = ("bernoulli", "turns", "static"), make_env("bit-game")
+    work = Meetings(env, teams, teams, episodes=80)
+    whole, often = tmp_path / "whole", tmp_path / "often"
+    work.finish(whole, {}, lambda _: None)
+    monkeypatch.setattr(crossplay, "PART", 2)
+    blocks, real = [], crossplay.play_blocks
+
+    def counted(arena, ours, theirs, keys, team):
+        blocks.append(len(keys))
+        return real(arena, ours, theirs, keys, team)
+
+    def stop(event):
+        said.append((event.step, event.total))
+        if len(blocks) > before:
+            raise Interrupted("stopped", signal.SIGTERM)
+
+    monkeypatch.setattr(crossplay, "play_blocks", counted)
+    for _ in range(99):
+        before, said = len(blocks), []
+        try:
+            work.finish(often, {}, stop)
+            break
+        except Interrupted:
+            assert said == [(i + 1, said[0][1]) for i in range(before + 1)]
+    # 9 meetings at N = 1 and 2, 80 episodes each, in blocks of at most 128: twelve, two in a part.
+    assert blocks == [2] * 6
+    assert sorted(p.name for p in often.iterdir()) == sorted(p.name for p in whole.iterdir()) == ["rows.csv.gz"]
+    assert (often / "rows.csv.gz").read_bytes() == (whole / "rows.csv.gz").read_bytes()
 
 
 # -- rows and verdicts

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -20,6 +22,16 @@ from naht.teams.sampler import Team, team_sampler
 
 Meeting = tuple[int, int]
 """Two members of a population by index: N agents of the first play with M - N of the second."""
+PART = 64
+"""Blocks of episodes that are played, and may be kept, together."""
+Arrays = dict[str, np.ndarray]
+Keep = Callable[[int, int, Callable[[], Arrays]], Arrays]
+"""Given the number of a part, how many there are, and a function that plays it: what came of it, now or before."""
+
+
+def _play(part: int, parts: int, play: Callable[[], Arrays]) -> Arrays:
+    del part, parts
+    return play()
 
 
 def members_of(groups: Sequence[str]) -> dict[str, list[int]]:
@@ -40,9 +52,10 @@ def play_meetings(
     episodes: int = 128,
     num_controlled: Iterable[int] | None = None,
     seed: int = 0,
-) -> dict[str, np.ndarray]:
+    keep: Keep = _play,
+) -> Arrays:
     """`episodes` episodes in random slots per meeting and N (default: 1..M-1): their returns (`RETURN`) and the task's
-    metrics by name, each [meetings, N, episodes]."""
+    metrics by name, each [meetings, N, episodes]. They are played in parts; `keep` may save them on the way."""
     m = env.spec.num_agents
     counts = list(range(1, m) if num_controlled is None else num_controlled)
     require(episodes >= 1, f"episodes is {episodes}: it must be at least 1")
@@ -57,9 +70,19 @@ def play_meetings(
     team = Team(jnp.asarray(controlled), jnp.asarray(np.where(controlled, *who), jnp.int32))
     team = filled_up(team, blocks * size)
     arena = Arena(env, team_sampler(m, len(population)), population.roster, population.roster, size)
-    done = play_blocks(arena, population, population, block_keys(rng, blocks), team)
-    found = {RETURN: done.episode_return} | done.metrics
-    return {name: np.asarray(values, float)[:total].reshape(shape) for name, values in found.items()}
+    keys = block_keys(rng, blocks)
+
+    def play(first: int) -> Arrays:
+        mine = jax.tree.map(lambda leaf: leaf[first * size : (first + PART) * size], team)
+        done = play_blocks(arena, population, population, keys[first : first + PART], mine)
+        return {name: np.asarray(values) for name, values in ({RETURN: done.episode_return} | done.metrics).items()}
+
+    starts = range(0, blocks, PART)
+    played = [keep(i, len(starts), partial(play, first)) for i, first in enumerate(starts)]
+    return {
+        name: np.concatenate([part[name] for part in played])[:total].astype(float).reshape(shape)
+        for name in played[0]
+    }
 
 
 @dataclass(frozen=True)

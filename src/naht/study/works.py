@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,14 +18,15 @@ from naht.agents.saved import SUFFIX, load_agent
 from naht.agents.zoo import agents_in, find_agents
 from naht.config import departures
 from naht.envs.base import Environment, world_of
-from naht.errors import require
-from naht.evaluation.crossplay import members_of, paired, play_meetings
+from naht.errors import NahtError, require
+from naht.evaluation.crossplay import Arrays, members_of, paired, play_meetings
 from naht.evaluation.embeddings import probe
 from naht.evaluation.modelling import KINDS, predict_teammates
 from naht.evaluation.play import evaluate_mn
 from naht.evaluation.tables import RETURN, WON
 from naht.pieces import Pieces
 from naht.report.episodes import worth_watching, write_episodes
+from naht.storage import read_arrays, write_arrays
 from naht.study.rows import write_rows
 from naht.teams.population import Population, load_members
 from naht.training.config import RunConfig
@@ -181,10 +182,22 @@ class Meetings:
         return _asked(self, self.teams)
 
     def finish(self, place: Path, needs: Mapping[str, Path], report: Report) -> None:
-        del report
         everybody = population(self.teams, needs, self.task)
         require(len(everybody) == len(self.teams), f"{self.teams} name {len(everybody)} agents")
-        played = play_meetings(self.task, everybody, self.pairs, episodes=self.episodes, seed=self.seed)
+        parts = place / "parts"
+
+        def keep(part: int, count: int, play: Callable[[], Arrays]) -> Arrays:
+            """Hundreds of meetings of large teams take an hour: what was played stays played, whatever happens."""
+            path = parts / f"{part}.safetensors"
+            try:
+                played, _ = read_arrays(path)
+            except NahtError:
+                played = play()
+                write_arrays(path, played, {})
+            report(Event("", part + 1, count))
+            return played
+
+        played = play_meetings(self.task, everybody, self.pairs, episodes=self.episodes, seed=self.seed, keep=keep)
         returns, extra = played[RETURN], [WON] if WON in played else []
         rows = []
         for k, (i, j) in enumerate(self.pairs):
@@ -194,6 +207,7 @@ class Meetings:
                 rows.append([self.groups[i], i, self.groups[j], j, n + 1, float(here.mean()), float(here.std()), *won])
         columns = ["ours", "our_team", "theirs", "their_team", "n", RETURN, "spread", *extra]
         write_rows(place / "rows.csv.gz", columns, rows)
+        shutil.rmtree(parts)
 
 
 @dataclass(frozen=True)

@@ -245,15 +245,16 @@ class Battle:
 
     def choose(self, target: Array, aim: Array, able: Array, noticed: Array, distance: Array, in_reach: Array) -> Array:
         """Whom each enemy is after, [E, B]. It keeps an ally that aims at it or is in reach of its weapon. Otherwise it
-        takes the nearest one that it notices; those far away come last. If it notices nobody, it gives up, or pursues
-        the one it was after."""
+        takes the nearest one that it notices; those far away come last. If it notices nobody, it pursues the one it was
+        after as long as an enemy is near enough to that, or gives up."""
         a = self.map.allies
         held = (target == np.arange(a)[:, None, None]) & able
         kept = (held & (aim | in_reach)).any(0)
         far = max(self.scan, SCAN_RANGE + max(self.ally.radius, self.enemy.radius))
         rank = jnp.where(noticed, jnp.where(distance > far, FAR_AWAY, distance), jnp.inf)
         nearest = _first_of(noticed & (rank == rank.min(0)))
-        otherwise = jnp.where(held.any(0), target, NOBODY) if self.rules.pursue else NOBODY
+        pursued = held & (able & (distance < self.enemy.pursuit)).any(1, keepdims=True)
+        otherwise = jnp.where(pursued.any(0), target, NOBODY) if self.enemy.pursuit else NOBODY
         return jnp.where(kept, target, jnp.where(nearest == a, otherwise, nearest))
 
     def goals(self, at: Array, apart: Array, aim: Array, after: Array, moving: Array, to: Array, march: float) -> Array:

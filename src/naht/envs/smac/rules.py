@@ -54,6 +54,9 @@ class Unit:
     """Radius for collisions."""
     cooldown_scale: float
     """The global state shows cooldowns divided by this."""
+    pursuit: float = 0.0
+    """As an enemy that notices nobody any more, it goes on after the ally it was after while that is this near to one
+    of the enemies. Otherwise it gives up and marches on."""
 
     def damage_to(self, other: Unit) -> float:
         return self.damage + (self.armoured_bonus if other.armoured else 0.0)
@@ -104,9 +107,6 @@ class Rules:
     """Enemies this near to one that is being shot at, from its centre to their edge, notice the shooter as well."""
     numbered_by_place: bool
     """Allies are numbered by x, then y, of where they start. Otherwise in the order in which they are put down."""
-    pursue: bool = False
-    """An enemy that notices nobody any more goes on after the ally it was after, until that is dead. Otherwise it gives
-    up and marches on."""
     walk_round: bool = False
     """Units on their way to a target go round those that stand in the way."""
     range_slop: float = 0.0
@@ -136,7 +136,8 @@ RULES: dict[str, Rules] = {
         units={
             "marine": _unit(0.8608, 2.25, 15.0, **_MARINE),
             "stalker": _unit(1.44, 2.9531, 35.0, damage=10.0, armoured_bonus=4.0, **_STALKER),
-            "zealot": _unit(1.2, 2.25, 22.0, separation=0.375, **_ZEALOT),
+            # Marines are never quicker than marines: whom they are after does not get away (docs/smac.md).
+            "zealot": _unit(1.2, 2.25, 22.0, separation=0.375, pursuit=SIGHT, **_ZEALOT),
         },
         jitter=(-1.0, 2.0),
         spares_corpses=True,

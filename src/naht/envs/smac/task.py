@@ -58,8 +58,9 @@ class Smac:
     """Where the range begins in which enemies notice agents; default: as the rules have it (sc2: edge)."""
     help_radius: NotNegative | None = None
     """Enemies this near to one that is shot at turn on the shooter, 0: none; default: as the rules (sc2: 4)."""
-    pursue: bool = False
-    """Enemies go on after an ally that has got away from them, rather than give up and march on."""
+    pursuit: NotNegative | None = None
+    """Enemies go on after an ally that has got away from them while it is this near to one of them, 0: they give up and
+    march on; default: as the rules (sc2: 9 for zealots, 0 for marines)."""
     walk_round: bool = False
     """Units on their way to a target go round those that stand in the way, rather than wait."""
     range_slop: NotNegative = 0.0
@@ -82,9 +83,12 @@ class Smac:
 
     @property
     def _rules(self) -> Rules:
-        names = ("scan_from", "help_radius", "pursue", "walk_round", "range_slop", "aim_ticks")
+        rules, enemy = RULES[self.rules], self.layout.enemy
+        names = ("scan_from", "help_radius", "walk_round", "range_slop", "aim_ticks")
         own: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return replace(RULES[self.rules], **{name: value for name, value in own.items() if value is not None})
+        if self.pursuit is not None:
+            own["units"] = rules.units | {enemy: replace(rules.units[enemy], pursuit=self.pursuit)}
+        return replace(rules, **{name: value for name, value in own.items() if value is not None})
 
     @cached_property
     def battle(self) -> Battle:
