@@ -19,6 +19,7 @@ class Machines:
         variables = {
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux, too, this means: the loopback address alone
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # Ray's 15 would starve them beside whatever else this machine does
             "RAY_TMPDIR": str(self.folder),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self.folder / "token"),
