@@ -19,13 +19,15 @@ import jax
 import numpy as np
 
 from cluster_simulation import Piece
+from naht.evaluation.crossplay import PART
+from naht.evaluation.play import BLOCK
 from naht.runtime import usable_cores
 from naht.study.engine import carry_out
 from naht.study.nodes import DONE, Node, finish, is_done
 from naht.study.overview import PLAYING, TYPICAL, survey
 from naht.study.plan import Request, plan_of
 from naht.study.rows import read_rows
-from naht.study.works import NODE, Training
+from naht.study.works import NODE, Meetings, Training
 from naht.tasks import TASKS as KNOWN
 from naht.training.checkpoints import save_checkpoint
 from naht.training.config import RunConfig
@@ -69,6 +71,8 @@ def sketches(tasks: Sequence[str] = TASKS) -> list[Sketch]:
                 if config.algorithm_name not in sizes:
                     sizes[config.algorithm_name] = checkpoint_of(config)
                 saved, events = sizes[config.algorithm_name]
+            elif isinstance(node.work, Meetings):
+                saved = 4.0 * PART * BLOCK * 4  # a part: four numbers of every episode
             needs = tuple(f"{task}/{need.name}" for need in node.needs)
             found.append(Sketch(task, node.name, node.work.kind, node.work.size, needs, saved, events))
     return found

@@ -23,9 +23,9 @@ from naht.evaluation.statistics import improvement_over_tasks, iqm_over_tasks, p
 from naht.learning.ppo import PPOConfig
 from naht.study import demo as demonstration
 from naht.study.book import Book, Missing, above_zero, higher, level, mean_of
-from naht.study.engine import carry_out
+from naht.study.engine import LARGE, carry_out
 from naht.study.nodes import DONE, Node, finish, in_order, is_done
-from naht.study.overview import survey
+from naht.study.overview import longest_ways, survey, typical_seconds
 from naht.study.paper import published
 from naht.study.plan import METHODS, NAIVE, Request, plan_of
 from naht.study.rows import read_rows, write_rows
@@ -124,6 +124,34 @@ def test_a_node_that_fails_takes_along_only_what_needs_it(tmp_path):
     assert sorted(sums.done) == [1, 2, 4]
     with pytest.raises(NahtError, match="pairs/three needs two, which is not done"):
         finish(tmp_path, sums.nodes[2])
+
+
+@dataclass
+class Noting(Here):
+    """Does one thing after the other, however many it says it could do at once."""
+
+    size: int = 1
+    begun: list = field(default_factory=list)
+
+    def __post_init__(self):
+        super().__init__()
+
+    def start(self, name, function, *args):
+        self.begun.append(name)
+        super().start(name, function, *args)
+
+
+def test_a_large_crew_begins_with_what_the_end_waits_for(tmp_path):
+    """Two nodes that nothing needs, and a short one that a long one waits for."""
+    log = tmp_path / "log"
+    x, y, short = (Node(name, Adding(number, log)) for name, number in (("x", 1), ("y", 2), ("short", 3)))
+    long = Node("long", Adding(4, log), (short,))
+    each = typical_seconds(x)
+    assert longest_ways([x, y, short, long]) == {"x": each, "y": each, "short": 2 * each, "long": each}
+    for size, order in ((LARGE - 1, ["x", "y", "short", "long"]), (LARGE, ["short", "x", "y", "long"])):
+        crew = Noting(size)
+        assert carry_out(tmp_path / str(size), [x, y, short, long], crew).left == []
+        assert crew.begun == order
 
 
 class Unreadable(Adding):

@@ -80,8 +80,7 @@ def play_meetings(
     starts = range(0, blocks, PART)
     played = [keep(i, len(starts), partial(play, first)) for i, first in enumerate(starts)]
     return {
-        name: np.concatenate([part[name] for part in played])[:total].astype(float).reshape(shape)
-        for name in played[0]
+        name: np.concatenate([part[name] for part in played])[:total].astype(float).reshape(shape) for name in played[0]
     }
 
 

@@ -10,9 +10,14 @@ from pathlib import Path
 
 from naht.errors import Interrupted, NahtError
 from naht.study.nodes import Node, finish, is_done
+from naht.study.overview import longest_ways
 from naht.training.crew import Crew, Ended, News
 from naht.training.lease import is_locked
 from naht.training.run import stop_signals
+
+LARGE = 5
+"""A crew of so many begins with what the end of the study waits for, which saves it a fifth of the time
+(docs/scale.md). A smaller one loses nothing by going through the parts one after the other."""
 
 
 @dataclass
@@ -44,6 +49,7 @@ def carry_out(
     outcome, broken = Outcome(), False
     open_nodes = {node.name: node for node in nodes if not is_done(root, node)}
     started: set[str] = set()
+    ways = longest_ways(nodes)
 
     def note(item: News | None) -> None:
         if isinstance(item, Ended):
@@ -57,7 +63,10 @@ def carry_out(
 
     def ready() -> list[Node]:
         waiting = [node for name, node in open_nodes.items() if name not in started and name not in outcome.failed]
-        return [node for node in waiting if not any(need.name in open_nodes for need in node.needs)]
+        found = [node for node in waiting if not any(need.name in open_nodes for need in node.needs)]
+        if len(found) > 1 and crew.size >= LARGE:
+            found.sort(key=lambda node: -ways[node.name])
+        return found
 
     with stop_signals() as signals:
         try:

@@ -77,7 +77,7 @@ def survey(root: Path, nodes: Sequence[Node]) -> Survey:
         if (said := running.get(node.name)) and said.get("total"):
             share = 1 - said["step"] / said["total"]
         speed = speeds.get(_kin(node))
-        seconds[node.name] = share * (node.work.size / speed if speed else _typical(node))
+        seconds[node.name] = share * (node.work.size / speed if speed else typical_seconds(node))
     return Survey(tuple(names), running, seconds, bool(speeds))
 
 
@@ -87,11 +87,24 @@ def _kin(node: Node) -> str:
     return f"{work.kind} {work.config.algorithm_name}" if isinstance(work, Training) else work.kind
 
 
-def _typical(node: Node) -> float:
+def typical_seconds(node: Node) -> float:
+    """How long a node may take on a machine that nothing is known of."""
     work = node.work
     task = work.config.task if isinstance(work, Training) else getattr(work, "task", None)
     speed = TYPICAL.get(task.spec.name, 5_000) if task is not None else 5_000
     return STARTING + work.size / (speed if isinstance(work, Training) else PLAYING * speed)
+
+
+def longest_ways(nodes: Sequence[Node]) -> dict[str, float]:
+    """By node, seconds from its start to the end of the last one that needs it, however many work at it. `nodes` stand
+    after what they need."""
+    own = {node.name: typical_seconds(node) for node in nodes}
+    ways = dict(own)
+    for node in reversed(nodes):
+        for need in node.needs:
+            if need.name in own:
+                ways[need.name] = max(ways[need.name], own[need.name] + ways[node.name])
+    return ways
 
 
 def clock(seconds: float) -> str:
