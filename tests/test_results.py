@@ -9,6 +9,8 @@ import pytest
 from naht.report.markdown import BEGIN, END, fill_in, write_document
 from naht.study.story import content_of
 
+pytestmark = pytest.mark.xdist_group("results")
+
 ROOT = Path(__file__).parent.parent
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 

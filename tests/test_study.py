@@ -22,7 +22,7 @@ from naht.evaluation.modelling import beliefs
 from naht.evaluation.statistics import improvement_over_tasks, iqm_over_tasks, profile
 from naht.learning.ppo import PPOConfig
 from naht.study import demo as demonstration
-from naht.study.book import Book, Missing, above_zero, higher, level, mean_of
+from naht.study.book import Book, Missing, above_zero, higher, level, mean_of, means
 from naht.study.engine import LARGE, carry_out
 from naht.study.nodes import DONE, Node, finish, in_order, is_done
 from naht.study.overview import longest_ways, survey, typical_seconds
@@ -364,8 +364,8 @@ def test_rows_come_back_as_they_were(tmp_path):
 def test_strangers_and_counts_weigh_the_same():
     rows = [{"strangers": "a-seed0", "n": 1, "return": x} for x in (0.0, 0.0, 3.0)]
     rows += [{"strangers": "a-seed0", "n": 2, "return": 5.0}, {"strangers": "b-seed1", "n": 1, "return": 9.0}]
-    assert mean_of(rows, lambda _: True, None) == pytest.approx((1 + 5 + 9) / 3)
-    assert mean_of(rows, lambda name: name == "a-seed0", 1) == 1.0
+    assert mean_of(means(rows), lambda _: True) == pytest.approx((1 + 5 + 9) / 3)
+    assert mean_of(means(rows), lambda name: name == "a-seed0", 1) == 1.0
 
 
 def test_verdicts_by_hand():

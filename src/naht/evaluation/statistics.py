@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import lgamma, pi, sqrt
 from typing import TypeVar
 
@@ -45,6 +46,7 @@ def _student_cdf(t: float, df: float) -> float:
     return 0.5 + float(h / 3 * (y[0] + y[-1] + 4 * y[1:-1:2].sum() + 2 * y[2:-1:2].sum()))
 
 
+@lru_cache(maxsize=4096)
 def student_quantile(p: float, df: float) -> float:
     """The p-quantile (p > 0.5) of Student's t distribution, by bisection."""
     require(df >= 1, f"Student's t needs at least 1 degree of freedom, got {df}")

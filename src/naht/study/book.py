@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -21,6 +21,8 @@ VICTORY = 20.0
 
 Strangers = Callable[[str], bool]
 """Which teams count, by name."""
+Means = Mapping[tuple[str, int], float]
+"""Returns, or win rates, by strangers and N."""
 
 
 def anybody(name: str) -> bool:
@@ -70,6 +72,7 @@ class Book:
     def __init__(self, root: Path, plan: Plan, value: str = RETURN):
         self.root, self.plan, self.value = root, plan, value
         self._read: dict[tuple[str, str], list[Row]] = {}
+        self._means: dict[str, Means] = {}
 
     @property
     def measure(self) -> str:
@@ -112,12 +115,18 @@ class Book:
     ) -> list[float]:
         """A method's mean return with some strangers, one number per seed: the M-N score, or for one N only."""
         nodes = [self.plan.evaluation(method, s, split=split, everybody=everybody) for s in self.seeds]
-        return [mean_of(self.rows(node), who, n, self.value) for node in nodes]
+        return [self.score(node, who, n) for node in nodes]
+
+    def score(self, node: Node, who: Strangers, n: int | None = None) -> float:
+        """What somebody earns with some strangers, on average over these and N."""
+        if node.name not in self._means:
+            self._means[node.name] = means(self.rows(node), self.value)
+        return mean_of(self._means[node.name], who, n)
 
     def responses(self) -> dict[str, float]:
         """What a best response to each team earns with it: by team, its M-N score."""
         teams = [(a, s) for s in range(POPULATION_SEEDS) for a in NAIVE]
-        return {f"{a}-seed{s}": mean_of(self.rows(self.plan.answer(a, s)), anybody, None) for a, s in teams}
+        return {f"{a}-seed{s}": self.score(self.plan.answer(a, s), anybody) for a, s in teams}
 
     def possible(self) -> dict[str, float]:
         """By team, what a best response to it earns or, in battles where none was trained, what a victory pays."""
@@ -136,18 +145,23 @@ class Book:
 
     def naive(self, algorithm: str, seeds: Iterable[int] = range(1, 5)) -> list[float]:
         """The same for teams that were trained in self-play."""
-        return [mean_of(self.rows(self.plan.naive(algorithm, s)), known, None, self.value) for s in seeds]
+        return [self.score(self.plan.naive(algorithm, s), known) for s in seeds]
 
 
-def mean_of(rows: Sequence[Row], who: Strangers, n: int | None, value: str = RETURN) -> float:
-    """Mean over the rows of some strangers; strangers and N count equally, whatever the number of their rows."""
+def means(rows: Sequence[Row], value: str = RETURN) -> Means:
+    """By strangers and N: studies have tens of thousands of rows, and ask for their means again and again."""
     groups: dict[tuple[str, int], list[float]] = {}
     for row in rows:
-        if (n is None or row["n"] == n) and who(row["strangers"]):
-            groups.setdefault((row["strangers"], row["n"]), []).append(row[value])
-    if not groups:
+        groups.setdefault((row["strangers"], row["n"]), []).append(row[value])
+    return {at: float(np.mean(group)) for at, group in groups.items()}
+
+
+def mean_of(found: Means, who: Strangers, n: int | None = None) -> float:
+    """Mean over some strangers; strangers and N count equally, whatever the number of their rows."""
+    chosen = [mean for (name, count), mean in found.items() if (n is None or count == n) and who(name)]
+    if not chosen:
         raise Missing("rows of these strangers")
-    return float(np.mean([np.mean(group) for group in groups.values()]))
+    return float(np.mean(chosen))
 
 
 def label(method: str) -> str:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ def read_rows(path: Path) -> list[Row]:
     return [{name: _value(cell) for name, cell in zip(columns, row, strict=True)} for row in rows]
 
 
+@lru_cache(maxsize=2**17)  # names and small numbers come again and again
 def _value(cell: str) -> Any:
     try:
-        return float(cell) if any(c in cell for c in ".en") else int(cell)
+        return float(cell) if "." in cell or "e" in cell or "n" in cell else int(cell)
     except ValueError:
         return cell or None
