@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from typing import Any
 from naht.study.nodes import Node, is_done
 from naht.study.plan import Request, plan_of
 from ray_machines import Machines
-from soak import differences, fingerprints
+from soak import QUICK, differences, fingerprints
 
 NAHT = [sys.executable, "-m", "naht.cli"]
 
@@ -62,6 +63,7 @@ def main() -> int:
     parser.add_argument("--summary", type=Path, help="where to write what happened")
     chosen = parser.parse_args()
     sizes = {"seeds": chosen.seeds, "steps": chosen.steps, "episodes": chosen.episodes}
+    os.environ["XLA_FLAGS"] = QUICK
     root = Path(tempfile.mkdtemp(prefix="naht-lost-"))
     words = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
     command = [*NAHT, "reproduce", chosen.task, *words, "--out"]

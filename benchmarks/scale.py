@@ -23,7 +23,11 @@ from typing import Any
 
 from cluster_simulation import Cluster, Outcome, Piece, critical_path, divided, simulate
 from naht.evaluation.statistics import mean_interval
+from naht.report.figures import COLOURS, new_figure, save_figure
 from naht.runtime import configure
+from naht.storage import write_file
+from naht.study.engine import LARGE
+from scale_costs import Times, measured, pieces_of, sketches
 
 MACHINES = (1, 2, 4, 10, 20, 50, 100, 200)
 HOURS = (math.inf, 100.0, 10.0, 1.0)
@@ -105,17 +109,15 @@ class Study:
 
 
 def clusters(base: Cluster, machines: int) -> Iterator[tuple[str, Cluster]]:
-    """What is tried with so many machines, by what is changed."""
-    base = replace(base, machines=machines)
+    """What is tried with so many machines, by what is changed. Nodes go in the engine's order."""
+    base = replace(base, machines=machines, order="path" if machines * base.cores >= LARGE else "list")
     for mtbf in HOURS:
         yield "failures", replace(base, mtbf=mtbf)
-    for order in ("longest", "path"):
+    for order in ("list", "longest"):
         yield "order", replace(base, order=order)
-        yield "order", replace(base, order=order, mtbf=10.0)
-    for order in ("list", "path"):
-        yield IN_TURN, replace(base, order=order)
-        yield DIVIDED, replace(base, order=order)
-    yield DIVIDED, replace(base, order="path", mtbf=1.0)
+    yield IN_TURN, base
+    for mtbf in (math.inf, 1.0):
+        yield DIVIDED, replace(base, mtbf=mtbf)
     for speed in (20e6, 50e6, 100e6, 200e6, 1e9):
         yield "disk", replace(base, disk=speed)
     for times in (10, 100):
@@ -137,8 +139,6 @@ def lines(study: Study, facts: dict[str, Any], cores: int, disk: float, machines
 
 
 def write_table(path: Path, found: Sequence[Line]) -> None:
-    from naht.storage import write_file
-
     text = io.StringIO()
     writer = csv.DictWriter(text, list(asdict(found[0])), lineterminator="\n")
     writer.writeheader()
@@ -156,8 +156,6 @@ def read_table(path: Path) -> list[Line]:
 
 def draw(path: Path, found: Sequence[Line]) -> None:
     """Hours over machines with what bounds them, and how much of the machines' time is used."""
-    from naht.report.figures import COLOURS, new_figure, save_figure
-
     figure = new_figure(9.2, 4.6)
     time_axis, used_axis = figure.subplots(1, 2)
     base = [line for line in found if line.what == "failures" and math.isinf(line.mtbf_hours)]
@@ -182,11 +180,11 @@ def draw(path: Path, found: Sequence[Line]) -> None:
         band = [[line.hours + sign * line.hours_half_width_95 for line in mine] for sign in (-1, 1)]
         time_axis.fill_between(x, *band, color=colour, alpha=0.0 if never else 0.15, linewidth=0)
     further = {
-        (IN_TURN, "list"): ("--", "no failures, one study after the other"),
-        (DIVIDED, "path"): (":", "no failures, longest way first, meetings in parts"),
+        IN_TURN: ("--", "no failures, one study after the other"),
+        DIVIDED: (":", "no failures, meetings in parts"),
     }
-    for (what, order), (dashes, label) in further.items():
-        mine = [m for m in found if (m.what, m.order) == (what, order) and math.isinf(m.mtbf_hours)]
+    for what, (dashes, label) in further.items():
+        mine = [line for line in found if line.what == what and math.isinf(line.mtbf_hours)]
         plot(mine, color=COLOURS[6], linestyle=dashes, linewidth=1.3, label=label)
     time_axis.set_yscale("log")
     time_axis.set_ylabel("hours until all is done")
@@ -213,7 +211,7 @@ def markdown(found: Sequence[Line], machines: Sequence[int]) -> str:
     for line in found:
         failing = "" if math.isinf(line.mtbf_hours) else f", a failure every {line.mtbf_hours:g} h"
         disk = "" if line.what != "disk" else f", {line.disk_mb_s:g} MB/s"
-        order = "" if line.order == "list" else f", {line.order} first"
+        order = f", {line.order}" if line.what == "order" else ""
         cell = f"{line.hours:.2f} ± {line.hours_half_width_95:.2f} ({100 * line.utilisation:.0f} %)"
         rows.setdefault(f"{line.what}{failing}{order}{disk}", {})[line.machines] = cell
     shown = [f"| | {' | '.join(map(str, machines))} |", f"|---|{'---:|' * len(machines)}"]
@@ -235,8 +233,6 @@ def main() -> None:
     parser.add_argument("--table", type=Path)
     chosen = parser.parse_args()
     configure()
-    from scale_costs import Times, measured, pieces_of, sketches  # JAX and the whole of naht, which --help needs not
-
     drawn = sketches()
     if chosen.measure:
         facts = measured(drawn)
