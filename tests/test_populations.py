@@ -63,6 +63,17 @@ def test_a_population_is_agents_with_cards(built):
     assert card["policy"]["type"] == "ValuePolicy"
 
 
+def test_agents_that_were_passed_on_without_their_runs_are_not_trained_again(built, tmp_path):
+    shutil.copytree(built, tmp_path / "mine", ignore=shutil.ignore_patterns("runs"))
+    before = contents(tmp_path / "mine")
+    files = build(recipe(tmp_path / "mine"), workers=1)
+    assert [path.name for path in files] == [f"{a}-seed{s}.safetensors" for a in ("vdn", "ippo") for s in (0, 1)]
+    assert contents(tmp_path / "mine") == before
+    assert not (tmp_path / "mine/runs").exists()
+    with pytest.raises(NahtError, match=r"vdn-seed0\.safetensors was trained with other settings"):
+        build(recipe(tmp_path / "mine", steps=4000), workers=1)
+
+
 CHILD = """
 import sys
 from naht.runtime import configure

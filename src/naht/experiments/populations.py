@@ -1,7 +1,7 @@
 """Populations of teammates: teams trained in self-play by several algorithms and seeds, each an agent with a card.
 
 A population is a folder of agents, with the runs they come from in a folder of their own. Growing one is resumable:
-runs and agents that are there stay as they are.
+runs and agents that are there stay as they are, and an agent that was passed on without its run needs none.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from naht.agents.policy import Percept
-from naht.agents.saved import Agent, is_saved, load_agent, task_of
+from naht.agents.saved import SUFFIX, Agent, is_saved, load_agent, task_of
 from naht.agents.zoo import agents_in
+from naht.config import decode
 from naht.envs.base import Environment
 from naht.errors import NahtError, require, unknown
 from naht.evaluation.play import evaluate_sampler
@@ -28,9 +29,9 @@ from naht.storage import remove_unfinished
 from naht.tasks import Preset
 from naht.teams.population import Member, Population, Roster
 from naht.teams.sampler import team_sampler
-from naht.training.config import run_config
+from naht.training.config import RunConfig, run_config
 from naht.training.crew import Crew
-from naht.training.folder import run_folder
+from naht.training.folder import is_run, run_folder
 from naht.training.parallel import Job, run_all
 from naht.training.progress import Report
 
@@ -83,17 +84,31 @@ def build(
 
     However often it is killed and called again, the agents are the same, bit for bit.
     """
-    jobs = recipe.jobs()
-    run_all(jobs, workers=workers, crew=crew, report=report, checkpoint_every=checkpoint_every, same_command=True)
+    jobs = {recipe.out / f"{job.config.algorithm_name}-seed{job.config.seed}{SUFFIX}": job for job in recipe.jobs()}
+    missing = {path: job for path, job in jobs.items() if not _is_passed_on(path, job)}
+    run_all(
+        list(missing.values()),
+        workers=workers,
+        crew=crew,
+        report=report,
+        checkpoint_every=checkpoint_every,
+        same_command=True,
+    )
     remove_unfinished(recipe.out)
-    files = []
-    for job in jobs:
-        agent = load_agent(job.folder)
-        path = recipe.out / f"{agent.name}.safetensors"
+    for path, job in missing.items():
         if not is_saved(path):
-            agent.save(path)
-        files.append(path)
-    return files
+            load_agent(job.folder).save(path)
+    return list(jobs)
+
+
+def _is_passed_on(path: Path, job: Job) -> bool:
+    """Is this the agent that a run without a folder would give? One of other settings is an error."""
+    if is_run(job.folder) or not is_saved(path):
+        return False
+    config = decode(load_agent(path).fact("config"))
+    same = isinstance(config, RunConfig) and replace(config, pieces=job.config.pieces) == job.config
+    require(same, f"{path} was trained with other settings than {job.folder} would be: move it away")
+    return True
 
 
 def self_play_return(agent: Agent, env: Environment, *, episodes: int, seed: int = 1_000_000) -> Interval:
