@@ -4,7 +4,7 @@
 
 Both are nodes of a real Ray cluster on this machine, with a core each. When a third of the study is done, all processes
 of one are killed; the other does the rest. The same study is then carried out without Ray, and all that must be equal
-is compared (as in `soak.py`). Exit code 1 if anything differs.
+is compared (`same_results.py`). Exit code 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from naht.study.nodes import Node, is_done
 from naht.study.plan import Request, plan_of
 from ray_machines import Machines
-from soak import QUICK, differences, fingerprints
+from same_results import QUICK, differences, fingerprints
 
 NAHT = [sys.executable, "-m", "naht.cli"]
 

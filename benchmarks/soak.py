@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
 import random
@@ -31,21 +30,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from naht.storage import TEMPORARY
+from same_results import QUICK, differences, fingerprints
+from soak_surroundings import TOKEN, Disk, Usage, command_line, growth, not_flat, processes, send, usage
+
 COMMAND = [sys.executable, str(Path(__file__).with_name("soak_command.py"))]
-TOKEN = "NAHT_SOAK_TOKEN"
-"""Environment variable by which a sitting knows its processes again, whoever their parents are now."""
 LEASE_SECONDS = 8
 """After so long, somebody who is frozen may be given up; the usual minute would make every round a long one."""
 MOST_APART = 40.0
 """Seconds between disturbances."""
-QUICK = (
-    "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
-    "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-)
-"""Programs that compile fast: what they compute is not the point."""
 
 Next = Callable[[Path], list[str]]
 
@@ -88,152 +83,6 @@ JOBS = (
     Job("population", _population),
     Job("training", _training),
 )
-
-# -- what must be equal
-
-CLOCKS = ("timing.jsonl", "progress.log", "clock.csv.gz", "report.html")
-"""Files that hold times, or the number of kills: another content every time."""
-TEMPORARY = ".tmp-"
-
-
-def content_of(path: Path) -> bytes | None:
-    """What must be equal of a file; None: nothing."""
-    if path.name in CLOCKS or path.name.startswith((".lock", ".lease")):
-        return None
-    if path.name == "node.json":
-        record = json.loads(path.read_bytes())
-        return json.dumps({k: v for k, v in record.items() if k not in ("seconds", "finished")}).encode()
-    if path.name == "state.safetensors":  # its header knows how long it took; arrays are read and verified
-        from naht.storage import digest, read_arrays
-
-        return digest(read_arrays(path)[0]).encode()
-    return path.read_bytes()
-
-
-def fingerprints(folder: Path) -> dict[str, str]:
-    """By file, a hash of what must be equal. A file that can't be read is as bad as another one."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.name.startswith(TEMPORARY):
-            try:
-                content = content_of(path)
-            except Exception as e:
-                content = f"can't be read: {e}".encode()
-            if content is not None:
-                found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
-    return found
-
-
-def differences(whole: dict[str, str], found: dict[str, str]) -> list[str]:
-    """What is missing, what is too much, what is another, one line each."""
-    lines = [f"{name} is missing" for name in whole if name not in found]
-    lines += [f"{name} should not be there" for name in found if name not in whole]
-    return lines + [f"{name} is another" for name in whole if name in found and found[name] != whole[name]]
-
-
-# -- processes
-
-
-def processes(token: str) -> list[int]:
-    """All living processes of a sitting, orphans and frozen ones, too."""
-    found = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if f"{TOKEN}={token}".encode() in Path(entry.path, "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
-
-
-def send(number: int, *pids: int) -> int:
-    """How many of these a signal reached."""
-    reached = 0
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-            reached += 1
-    return reached
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What a process holds."""
-
-    megabytes: float
-    files: int
-    threads: int
-
-
-def usage(pid: int) -> Usage | None:
-    try:
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        files = len(os.listdir(f"/proc/{pid}/fd"))
-        return Usage(int(status["VmRSS"].split()[0]) / 1024, files, int(status["Threads"]))
-    except (OSError, KeyError):
-        return None
-
-
-def growth(samples: Sequence[Usage]) -> dict[str, dict[str, float]]:
-    """Of each quantity, its median in the second and in the last quarter: the first is for warming up."""
-    quarter = len(samples) // 4
-    early, late = samples[quarter : 2 * quarter], samples[-quarter:]
-    return {
-        name: {k: round(median(getattr(s, name) for s in part), 1) for k, part in (("early", early), ("late", late))}
-        for name in ("megabytes", "files", "threads")
-        if quarter
-    }
-
-
-def not_flat(grown: dict[str, dict[str, float]]) -> list[str]:
-    """Which quantities have grown by more than a tenth and a little."""
-    spare = {"megabytes": 30.0, "files": 3.0, "threads": 3.0}
-    return [
-        f"the endless process grows: {name} {found['early']} -> {found['late']}"
-        for name, found in grown.items()
-        if found["late"] > 1.1 * found["early"] + spare[name]
-    ]
-
-
-# -- the disk
-
-
-class Disk:
-    """Where a round takes place: a small file system of its own where this is allowed, else a folder."""
-
-    def __init__(self, place: Path, megabytes: int):
-        self.place = place
-        place.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
-        self.own = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
-        self._filler = place / "filler"
-
-    def fill(self) -> None:
-        """Until not a page more fits."""
-        for size in (2**20, 2**12):
-            with contextlib.suppress(OSError), open(self._filler, "ab", buffering=0) as f:
-                while f.write(bytes(size)):
-                    pass
-
-    def free(self) -> None:
-        self._filler.unlink(missing_ok=True)
-
-    def writable(self, is_so: bool) -> None:
-        """All folders of the round."""
-        for path in [*self.place.iterdir(), *self.place.rglob("*/")]:
-            with contextlib.suppress(OSError):
-                if path.is_dir():
-                    path.chmod(0o755 if is_so else 0o555)
-
-    def clear(self) -> None:
-        self.free()
-        self.writable(True)
-        for path in self.place.iterdir():
-            shutil.rmtree(path)
-
-    def close(self) -> None:
-        if self.own:
-            subprocess.run(["umount", "-l", str(self.place)], check=False)
-
 
 # -- a sitting
 
@@ -476,8 +325,8 @@ class Soak:
             time.sleep(0.2)
         self.sitting.slowest_leaving = max(self.sitting.slowest_leaving, round(time.monotonic() - began, 1))
         for pid in left:
-            self.wrong(f"{after}: process {pid} outlived its command: {_command_line(pid).decode()[:120]}")
-        send(signal.SIGUSR1, *[pid for pid in left if b"spawn_main" in _command_line(pid)])
+            self.wrong(f"{after}: process {pid} outlived its command: {command_line(pid).decode()[:120]}")
+        send(signal.SIGUSR1, *[pid for pid in left if b"spawn_main" in command_line(pid)])
         time.sleep(1.0 if left else 0.0)
         send(signal.SIGKILL, *left)
 
@@ -569,13 +418,6 @@ def _version() -> str:
     from naht.version import __version__
 
     return __version__
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-    except OSError:
-        return b""
 
 
 def _size(folder: Path) -> int:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import soak
-from soak import Job, Sitting, Soak, Usage, add_to, differences, fingerprints, growth, not_flat, processes, table
+from same_results import differences, fingerprints
+from soak import Job, Sitting, Soak, add_to, table
+from soak_surroundings import Usage, growth, not_flat, processes
 
 COUNTING = """
 import os, sys, time
