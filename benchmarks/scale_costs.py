@@ -306,7 +306,7 @@ def measure_writing(num_bytes: float, times: int = 3) -> dict[str, float]:
 def measured(drawn: Sequence[Sketch]) -> dict[str, Any]:
     """Everything that the simulation takes from this machine."""
     one = [s for s in drawn if s.task == "5v6"]
-    sizes = sorted({s.checkpoint for s in drawn if s.checkpoint})
+    sizes = sorted({s.checkpoint for s in drawn if s.kind == "training"})
     shown = {"smallest": sizes[0], "median": sizes[len(sizes) // 2], "largest": sizes[-1]}
     return {
         "cores": usable_cores(),
