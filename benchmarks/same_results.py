@@ -19,7 +19,7 @@ CLOCKS = ("timing.jsonl", "progress.log", "clock.csv.gz", "report.html")
 
 def content_of(path: Path) -> bytes | None:
     """What must be equal of a file; None: nothing."""
-    if path.name in CLOCKS or path.name.startswith((".lock", ".lease")):
+    if path.name in CLOCKS or path.name.startswith((".lock", ".lease", ".shared")):  # who is at it, and on what cluster
         return None
     if path.name == "node.json":
         record = json.loads(path.read_bytes())

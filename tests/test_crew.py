@@ -52,6 +52,24 @@ def nearly_done(report) -> None:
             time.sleep(0.01)
 
 
+IMPATIENT = """
+import os, signal, sys, time
+from naht.training.crew import Processes
+
+def linger(report):
+    time.sleep(60)
+
+if __name__ == "__main__":
+    crew = Processes(1)
+    crew.start("linger", linger)
+    (worker,) = crew._workers
+    time.sleep(float(sys.argv[1]))
+    os.kill(worker.process.pid, signal.SIGINT)
+    worker.process.join(60)
+    print(worker.process.exitcode)
+"""
+
+
 def heard(crew) -> list:
     found = []
     while crew.running:
@@ -148,3 +166,12 @@ def test_workers_end_with_a_parent_that_was_frozen_and_killed():
     while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
         time.sleep(0.1)
     assert not Path(f"/proc/{worker}").exists()
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2, 0.6])
+def test_a_worker_that_is_stopped_before_it_can_listen_leaves_without_a_word(tmp_path, seconds):
+    """Ctrl-C reaches workers that are still importing."""
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    command = [sys.executable, str(tmp_path / "impatient.py"), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("0\n", "")

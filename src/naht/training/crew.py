@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any, Protocol, cast
@@ -20,6 +21,8 @@ from typing import Any, Protocol, cast
 from naht.errors import Interrupted, NahtError
 from naht.runtime import configure, forget_if_full
 from naht.training.progress import Event
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def _work(line: Connection) -> None:
     try:
         _take_calls(line)
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPS:
             signal.signal(number, signal.SIG_IGN)  # it is leaving already
 
 
@@ -120,11 +123,13 @@ def _take_calls(line: Connection) -> None:
     def leave(number: int, frame: FrameType | None) -> None:
         del frame
         asked.append(number)  # what is raised here may be swallowed, if Python was just collecting garbage, say
+        sys.unraisablehook = lambda _: None  # of which it would tell at length
         sys.exit(0)
 
     # Whoever has something to save listens to stop signals; otherwise they end the worker.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPS:
         signal.signal(number, leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def tell(item: News) -> None:
@@ -201,7 +206,13 @@ class Processes:
     def _hire(self) -> _Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), daemon=True)
-        process.start()
+        resource_tracker.ensure_running()  # starting it unblocks signals
+        # A worker that is told to stop before it can listen hears of it once it can.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._workers.append(_Worker(process, ours))
         return self._workers[-1]
