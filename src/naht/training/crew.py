@@ -129,7 +129,7 @@ def _take_calls(line: Connection) -> None:
     # Whoever has something to save listens to stop signals; otherwise they end the worker.
     for number in STOPS:
         signal.signal(number, leave)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def tell(item: News) -> None:
@@ -207,8 +207,8 @@ class Processes:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), daemon=True)
         resource_tracker.ensure_running()  # starting it unblocks signals
-        # A worker that is told to stop before it can listen hears of it once it can.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        # Of a Ctrl-C before it can listen, a worker hears once it can; SIGTERM may end it before it has begun anything.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             process.start()
         finally:
