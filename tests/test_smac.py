@@ -480,7 +480,7 @@ def test_enemies_pursue_whom_one_of_them_is_near(pursuit, far, near, after):
 
 
 def test_who_pursues_by_default():
-    assert [Smac(name).battle.enemy.pursuit for name in ("5v6", "3s5z")] == [0, 9]
+    assert [Smac(name).battle.enemy.pursuit for name in ("5v6", "3s5z")] == [0, 21]
     assert Smac("3s5z", rules="smaclite").battle.enemy.pursuit == 0
     assert Smac("5v6", pursuit=7).battle.enemy.pursuit == 7
 

@@ -112,8 +112,8 @@ _MPE_TUNED = replace(
 )
 
 
-def _smac(batch_steps: int, steps: int) -> dict[str, Defaults]:
-    """Presets of a map. Episodes end early, so a batch has that many steps per environment rather than one horizon; in
+def _smac(batch_steps: int, steps: int, **changes: Any) -> dict[str, Defaults]:
+    """Presets of a map, and what is different for tuned PPO. Episodes end early, so a batch has that many steps per environment rather than one horizon; in
     'paper' they hold about the published 256 episodes. 'tuned' does not subtract the mean from rewards: rewards are
     positive, and then every step would cost, so that dying soon would beat holding out (kiting, on 3s5z)."""
     paper = Defaults(
@@ -128,6 +128,7 @@ def _smac(batch_steps: int, steps: int) -> dict[str, Defaults]:
         rollout_steps=batch_steps,
         decoded_teammates=1,
         model_lr=2e-3,  # see docs/poam.md
+        **changes,
     )
     tuned = Defaults(
         (ppo, replace(_TUNED_VALUE, rollout_steps=batch_steps, standardise_rewards="std")),
@@ -140,7 +141,8 @@ def _smac(batch_steps: int, steps: int) -> dict[str, Defaults]:
 
 
 _SOLDIERS, _ZOO = ("nearest", "weakest", "first"), ("zoo/seed0",)
-_MARINES, _STALKERS = _smac(32, 1_000_000), _smac(64, 3_000_000)
+_MARINES = _smac(32, 1_000_000)
+_STALKERS = _smac(64, 3_000_000, gamma=0.97, entropy=0.03, entropy_end=0.01)  # see docs/smac.md
 
 _LBF = Defaults(  # greedy players who want the same cell wait for ever, unless policies are sharp (docs/lbf.md)
     (

@@ -18,6 +18,8 @@ ATTACK_RANGE = 6.0
 """How far away an enemy may be to be named as a target; the unit walks up if its weapon has a shorter reach."""
 SCAN_RANGE = 5.0
 """How near an ally must come for an enemy to notice it, at least; those with a longer reach notice whom they reach."""
+LEASH = 21.0
+"""How far a unit of the game goes after a target that it has picked by itself; it may see it, since maps have no fog."""
 SHIELD_DELAY = 10.0 * TICKS_PER_SECOND
 """Ticks without damage until a shield recovers."""
 SHIELD_RECOVERY = 2.0 / TICKS_PER_SECOND
@@ -137,7 +139,7 @@ RULES: dict[str, Rules] = {
             "marine": _unit(0.8608, 2.25, 15.0, **_MARINE),
             "stalker": _unit(1.44, 2.9531, 35.0, damage=10.0, armoured_bonus=4.0, **_STALKER),
             # Marines are never quicker than marines: whom they are after does not get away (docs/smac.md).
-            "zealot": _unit(1.2, 2.25, 22.0, separation=0.375, pursuit=SIGHT, **_ZEALOT),
+            "zealot": _unit(1.2, 2.25, 22.0, separation=0.375, pursuit=LEASH, **_ZEALOT),
         },
         jitter=(-1.0, 2.0),
         spares_corpses=True,
