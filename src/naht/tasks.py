@@ -113,9 +113,10 @@ _MPE_TUNED = replace(
 
 
 def _smac(batch_steps: int, steps: int, **changes: Any) -> dict[str, Defaults]:
-    """Presets of a map, and what is different for tuned PPO. Episodes end early, so a batch has that many steps per environment rather than one horizon; in
-    'paper' they hold about the published 256 episodes. 'tuned' does not subtract the mean from rewards: rewards are
-    positive, and then every step would cost, so that dying soon would beat holding out (kiting, on 3s5z)."""
+    """Presets of a map; `changes` are what tuned PPO has of its own there. Episodes end early, so a batch has that many
+    steps per environment rather than one horizon; in 'paper' they hold about the published 256 episodes. 'tuned' does
+    not subtract the mean from rewards: rewards are positive, and then every step would cost, so that dying soon would
+    beat holding out (kiting, on 3s5z)."""
     paper = Defaults(
         (PPOConfig(rollout_steps=batch_steps), ValueConfig(num_envs=8, rollout_steps=batch_steps)),
         steps=20_000_000,

@@ -60,7 +60,7 @@ class Smac:
     """Enemies this near to one that is shot at turn on the shooter, 0: none; default: as the rules (sc2: 4)."""
     pursuit: NotNegative | None = None
     """Enemies go on after an ally that has got away from them while it is this near to one of them, 0: they give up and
-    march on; default: as the rules (sc2: 9 for zealots, 0 for marines)."""
+    march on; default: as the rules (sc2: 21 for zealots, 0 for marines)."""
     walk_round: bool = False
     """Units on their way to a target go round those that stand in the way, rather than wait."""
     range_slop: NotNegative = 0.0
