@@ -47,12 +47,15 @@ def counting(tmp_path: Path, how: str) -> Job:
     return Job("count", lambda folder: [sys.executable, str(script), str(folder / "counted"), how])
 
 
-def sit(tmp_path: Path, how: str, seconds: float, seed: int = 1) -> Soak:
+def sit(tmp_path: Path, how: str, seconds: float, seed: int = 1, disturbances: int = 0) -> Soak:
+    """For so long, and again until there were so many disturbances: a busy machine takes longer over a round."""
     root = tmp_path / "soak"
     root.mkdir()
     made = Soak(root, [counting(tmp_path, how)], seed, megabytes=4, patience=60)
     try:
         made.sit(seconds)
+        while made.sitting.survived.total() < disturbances and not made.sitting.wrong:
+            made.sit(seconds)
     finally:
         made.close()
     return made
@@ -65,10 +68,9 @@ def _short_leases(monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 def test_a_careful_command_survives(tmp_path):
-    made = sit(tmp_path, "careful", 8)
+    made = sit(tmp_path, "careful", 8, disturbances=2)
     assert made.sitting.wrong == []
     assert made.sitting.rounds >= 1
-    assert made.sitting.survived.total() >= 2
     assert made.sitting.files_compared == made.sitting.rounds
     assert processes(made.token) == []
     assert not os.path.ismount(made.disk.place)

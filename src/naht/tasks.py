@@ -143,7 +143,7 @@ def _smac(batch_steps: int, steps: int, **changes: Any) -> dict[str, Defaults]:
 
 _SOLDIERS, _ZOO = ("nearest", "weakest", "first"), ("zoo/seed0",)
 _MARINES = _smac(32, 1_000_000)
-_STALKERS = _smac(64, 3_000_000, gamma=0.97, entropy=0.03, entropy_end=0.01)  # see docs/smac.md
+_STALKERS = _smac(64, 6_000_000, gamma=0.97, entropy=0.03, entropy_end=0.01)  # see docs/smac.md
 
 _LBF = Defaults(  # greedy players who want the same cell wait for ever, unless policies are sharp (docs/lbf.md)
     (

@@ -67,7 +67,7 @@ USUAL = {"5v6": _ON_5V6, "8v9": _ON_MAPS, "10v11": _ON_MAPS, "3s5z": _ON_MAPS}
 others can be asked for."""
 KEPT = 6
 """Agents that POAM runs keep on their way, for how its model learns."""
-STEPS = {"bit-game": 100_000, "mpe-pp": 3_000_000, "3s5z": 3_000_000}
+STEPS = {"bit-game": 100_000, "mpe-pp": 3_000_000, "3s5z": 6_000_000}
 """Environment steps of each run by task; elsewhere a million."""
 
 

@@ -19,7 +19,7 @@ ATTACK_RANGE = 6.0
 SCAN_RANGE = 5.0
 """How near an ally must come for an enemy to notice it, at least; those with a longer reach notice whom they reach."""
 LEASH = 21.0
-"""How far a unit of the game goes after a target that it has picked by itself; it may see it, since maps have no fog."""
+"""How far a unit of the game goes after a target that it has picked by itself; enemies see everything, without fog."""
 SHIELD_DELAY = 10.0 * TICKS_PER_SECOND
 """Ticks without damage until a shield recovers."""
 SHIELD_RECOVERY = 2.0 / TICKS_PER_SECOND
