@@ -203,12 +203,12 @@ def test_a_command_that_is_killed_goes_on_when_it_is_called_again(machines, tmp_
 
 @needs_ray
 def test_a_stop_signal_saves_everything_and_the_same_command_goes_on(machines, tmp_path):
-    config = replace(small(steps=6000), devices=1)
+    config = replace(small(steps=16_000), devices=1)  # seconds: news come every half second
     node = Node("train/poam/seed0", Training(config))
     stops = []
 
     def watch(item):
-        if isinstance(item, Event) and 0 < item.step < 5000 and not stops:
+        if isinstance(item, Event) and 0 < item.step < 15_000 and not stops:
             stops.append(item.step)
             signal.raise_signal(signal.SIGINT)
 
