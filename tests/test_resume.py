@@ -81,7 +81,7 @@ def resumes(folder: Path) -> list[int]:
     return [int(n.replace(",", "")) for n in re.findall(r"resumed at step ([\d,]+)", log)]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(3))
 def test_killed_at_random_moments_and_resumed_it_ends_bit_identical(uninterrupted, tmp_path, seed):
     """SIGKILL again and again, anywhere: in a rollout, in a test, while writing (checkpoints are written non-stop)."""
     folder, rng = tmp_path / "run", random.Random(seed)
