@@ -1,18 +1,21 @@
 """Findings on tasks that are won or lost, and over several tasks, from made-up rows: every number can be worked out."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
+from naht.evaluation.statistics import Interval
 from naht.report.content import Finding, TaskFindings, Verdict
 from naht.report.page import write_page
 from naht.study.book import Book
+from naht.study.findings.methods import curves
 from naht.study.findings.overall import CLAIMS, claims
 from naht.study.nodes import DONE, in_order
 from naht.study.plan import NAIVE, USUAL, Request, plan_of
 from naht.study.rows import write_rows
-from naht.study.story import content_of, write_request
+from naht.study.story import content_of, headlines, write_request
 from naht.study.works import Evaluation, Filming, Meetings, Predicting, Probing, Training
 
 GOOD = {"poam": 15.0, "ippo-naht": 12.0, "poam-aht": 9.0}
@@ -125,6 +128,20 @@ def test_win_rates_stand_beside_returns(content):
     assert row(lead, "5v6, win rate")[0].mean == pytest.approx((15 + 16 + 16) / 3 / 20)
 
 
+def test_strangers_that_never_win_are_told_from_the_others(study, tmp_path):
+    plan = plan_of(Request("5v6", seeds=3, steps=1000))
+    root = tmp_path / "5v6"
+    shutil.copytree(study / "5v6", root)
+    assert not any("among themselves" in remark for remark in curves(Book(root, plan)).remarks)  # all win 30 %
+    place = plan.nobody().place(root)
+    rows = [[f"{a}-seed{s}", 0, 0, 6.0, 10, int(a != "iql")] for a in NAIVE for s in range(5)]
+    write_rows(place / "rows.csv.gz", ["strangers", "n", "episode", "return", "length", "battle_won"], rows)
+    (said,) = (remark for remark in curves(Book(root, plan)).remarks if "among themselves" in remark)
+    assert said.startswith("Of the teams of training, IQL win less than 10% of their battles among themselves. ")
+    assert "Battles won beside IQL, with N = 1 POAM 78%, IPPO-NAHT 63%, POAM-AHT 48%; with N = 4 POAM 78%" in said
+    assert "Battles won beside IPPO, MAPPO, VDN, QMIX, with N = 1 POAM 78%" in said
+
+
 def test_steps_that_nobody_lives_to_see_say_nothing_about_models(content):
     found = finding(content, "modelling")
     assert {len(series.marks) for figure in found.figures for p in figure.panels for series in p.series} == {29}
@@ -138,6 +155,8 @@ def test_where_nobody_trained_best_responses_a_victory_is_what_is_possible(study
     assert set(Book(study / "5v6", plan).possible().values()) == {20.0}
     aggregate = content.overall[-1]
     assert row(aggregate.tables[0], "POAM")[0].mean == pytest.approx(15.1 / 20, abs=1e-3)
+    assert row(aggregate.tables[1], "POAM")[0].mean == pytest.approx((15 + 16 + 16) / 3 / 20, abs=0.02)  # of victories
+    assert [figure.x_label for figure in aggregate.figures] == ["share of what is possible", "win rate"]
 
 
 def test_the_page_shows_all_of_it(content, tmp_path):
@@ -198,3 +217,20 @@ def test_any_and_all_within_a_task():
     both = [Verdict(begin, answer) for begin, answer in zip(strict.begins, ("holds", "does not hold"), strict=True)]
     task = TaskFindings("a", "a", (Finding(strict.finding, "?", "", verdicts=tuple(both)),))
     assert strict.on(task) == "does not hold"
+
+
+def test_answers_over_tasks_say_what_became_of_each():
+    def on(name: str, *verdicts: Verdict) -> TaskFindings:
+        return TaskFindings(name, name, (Finding("curves", "?", "POAM ends at 3.", verdicts=verdicts),))
+
+    up = Verdict("POAM is above", "holds", Interval(2.0, 1.5, 2.5, 5), seeds=(5, 5), question="Q1")
+    open_ = Verdict("POAM is above", "undecided", Interval(0.5, -0.5, 1.5, 5), seeds=(5, 5), question="Q1")
+    down = Verdict("POAM is above", "does not hold", Interval(-2.0, -3.0, -1.0, 5), seeds=(5, 5), question="Q1")
+    one = headlines([on("a", up)])[0]
+    assert (one.claim, one.answer, one.difference) == ("POAM ends at 3.", "holds", up.difference)
+    several = headlines([on("a", up), on("b", open_)])[0]
+    assert (several.claim, several.answer) == ("POAM is above on 1 of 2 tasks.", "undecided")
+    assert several.difference is None  # which would be that of one task
+    assert several.detail.startswith("a ✓ +2.00 ± 0.50, b ? +0.5 ± 1.0. ")
+    assert headlines([on("a", up), on("b", open_), on("c", down)])[0].answer == "does not hold"
+    assert [v.answer for v in headlines([])] == ["not run"] * 3

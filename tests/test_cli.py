@@ -17,6 +17,7 @@ from naht.envs.base import task_hash
 from naht.envs.prey import _read
 from naht.storage import read_arrays, write_arrays
 from naht.study import plan
+from naht.study.keeping import adoptable
 from probes import small
 
 # The sizes of the runs in test_training.py: equal programs are compiled once for all tests.
@@ -279,6 +280,29 @@ def test_reproduce_status_and_report(capsys, tmp_path, monkeypatch):
     args[-1] = str(tmp_path / "other")
     code, said, _ = call(capsys, "reproduce", *args, "--with", str(out))
     assert "all 12 nodes are done" in said
+    # One that is not finished passes on the agents that the rest of it needs, as they are.
+    (mark,) = (out / "bit-game/nodes/evaluate/ippo-naht/seed1").glob("*/node.json")
+    mark.unlink()
+    kept = tmp_path / "unfinished"
+    assert "11 nodes copied" in call(capsys, "report", str(out), "--keep", str(kept))[1]
+    trained = [path for path in kept.rglob("agent.safetensors") if "ippo-naht/seed1" in str(path)]
+    assert [path.read_bytes() for path in trained] == [(out / path.relative_to(kept)).read_bytes() for path in trained]
+    args[-1] = str(tmp_path / "third")
+    code, said, err = call(capsys, "reproduce", *args, "--workers", "1", "--with", str(kept))
+    assert [line for line in err.splitlines() if "done" in line] == ["[12/12] evaluate/ippo-naht/seed1: done"]
+    rows = "bit-game/nodes/evaluate/ippo-naht/seed1/*/rows.csv.gz"
+    assert [p.read_bytes() for p in (tmp_path / "third").glob(rows)] == [p.read_bytes() for p in out.glob(rows)]
+    mark.write_text("{}")  # done after all: the agent goes again
+    assert "1 nodes copied" in call(capsys, "report", str(out), "--keep", str(kept))[1]
+    assert not any(path.exists() for path in trained)
+    # Where such an agent was not passed on, or is damaged, it is trained again.
+    next(kept.glob("bit-game/nodes/evaluate/ippo-naht/seed1/*/node.json")).unlink()
+    nodes = plan.plan_of(plan.Request("bit-game", seeds=2, steps=800, episodes=16)).nodes
+    for content in (None, b"rubbish"):
+        if content is not None:
+            trained[0].write_bytes(content)
+        found = adoptable(tmp_path / "fourth", nodes, [kept])
+        assert {node.name for node in nodes} - found.keys() == {"train/ippo-naht/seed1", "evaluate/ippo-naht/seed1"}
     for wrong, sentence in (
         (["bit-game", "--only", "bit"], "unknown part of the study 'bit': did you mean bits?"),
         (["bit-game", "--budget", "soon"], "budget is 'soon': write a number and s, m or h"),

@@ -119,6 +119,20 @@ def test_numbers_that_do_not_exist_are_left_out():
         assert "nan" not in charts.draw(Figure(kind, (Panel("", (Series("s", categories),)),), "x", "y"), "f")
 
 
+@pytest.mark.parametrize("kind", ["lines", "dots"])
+def test_intervals_end_where_values_do(kind):
+    marks = (Mark(1.0, 0.4, -0.3, 1.6, (0.1, 0.5, 0.6)), Mark(2.0, 0.5, -0.2, 1.2, (0.0, 0.6, 0.9)))
+    figure = Figure(kind, (Panel("", (Series("a", marks, "poam"),)),), "x", "win rate", within=(0.0, 1.0))
+    root = ET.fromstring(charts.draw(figure, "f", standalone=True))
+    labels = [said for e in root.iter() if "seeds" in (said := e.get("aria-label") or "")]
+    assert labels
+    assert all("[0.00, 1.00]" in said or "0.50 ± 0.50" in said for said in labels)
+    for panel in (e for e in root.iter() if e.get("data-axes")):
+        low, high = map(float, panel.get("data-axes").split()[4:6])
+        assert -0.1 < low <= 0.0
+        assert 1.0 <= high < 1.1
+
+
 @pytest.mark.parametrize("kind", ["lines", "scatter", "dots", "matrix"])
 def test_one_mark_alone_is_drawn(kind):
     for value in (0.0, 5e6, -3.0):

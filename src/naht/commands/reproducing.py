@@ -24,8 +24,8 @@ from naht.report.page import write_page
 from naht.runtime import usable_cores
 from naht.study.demo import Demo, demo
 from naht.study.engine import Outcome, carry_out
-from naht.study.keeping import keep
-from naht.study.nodes import DONE, Node, is_done
+from naht.study.keeping import adoptable, keep
+from naht.study.nodes import Node, is_done
 from naht.study.overview import clock, show, survey
 from naht.study.plan import Plan, Request, plan_of
 from naht.study.story import content_of, plan_in, studies_in, write_findings, write_request
@@ -194,11 +194,11 @@ def _adopt(root: Path, nodes: Sequence[Node], folders: Sequence[Path]) -> None:
     for folder in folders:
         require(folder.is_dir(), f"there is no folder {folder}")
     open_nodes = [node for node in nodes if not is_done(root, node)]
+    found = adoptable(root, nodes, folders)
+    for node in open_nodes:
+        if node.name in found:
+            shutil.copytree(found[node.name], node.place(root), dirs_exist_ok=True)
     for folder in folders:
-        for node in open_nodes:
-            for found in folder.glob(f"**/nodes/{node.name}/{node.key}/{DONE}"):
-                if not is_done(root, node):
-                    shutil.copytree(found.parent, node.place(root), dirs_exist_ok=True)
         runs = [path.parent for path in folder.rglob("config.json") if is_run(path.parent) and is_finished(path.parent)]
         by_settings = {json.dumps(Training(read_config(run)).identity(), sort_keys=True): run for run in runs}
         for node in open_nodes:

@@ -94,6 +94,8 @@ class Figure:
     caption: str = ""
     free: bool = False
     """Panels have their own vertical axes."""
+    within: tuple[float, float] = (-math.inf, math.inf)
+    """What values can be, as rates 0 to 1: intervals end there."""
 
 
 Cell = str | float | int | Interval | Published | None

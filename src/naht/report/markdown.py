@@ -62,18 +62,21 @@ def write_document(content: Content, path: Path) -> list[Path]:
 
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
-"""Between these, a document has the first table of a page."""
+"""Between these, a document has the first tables of a page."""
 
 
 def fill_in(content: Content, path: Path) -> None:
-    """Put the page's first table, and what became of the paper's questions, into a document of somebody's own."""
+    """Put the page's first table, and what became of the paper's questions and claims, into a document of somebody's
+    own."""
     require(path.is_file(), f"there is no file {path}")
     before, begin, rest = path.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     require(bool(begin and end), f"{path} has no place for results: {BEGIN} and, after it, {END}")
-    parts = [f"- {MARKS[v.answer]} {v.answer}: {v.claim}" for v in content.headline]
-    table = [f"{content.lead.title}:", as_table(content.lead)] if content.lead is not None else []
-    text = "\n\n".join([BEGIN, "\n".join(parts), *table, END])
+    parts = [f"- {MARKS[v.answer]} {v.answer}: {v.claim} {v.detail}".rstrip() for v in content.headline]
+    tables = [content.lead] if content.lead is not None else []
+    tables += [table for finding in content.overall if finding.name == "claims" for table in finding.tables]
+    shown = [text for table in tables for text in (f"{table.title}:", as_table(table))]
+    text = "\n\n".join([BEGIN, "\n".join(parts), *shown, END])
     write_file(path, f"{before}{text}{after}".encode())
 
 

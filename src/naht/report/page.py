@@ -39,6 +39,9 @@ from naht.storage import write_file
 MOST_BYTES = 6_000_000
 """Of a page, so that it opens in a second."""
 
+OVERALL = "overall"
+"""Where links to findings over all tasks begin."""
+
 QUESTIONS = {
     "Q1": "Does it beat the baselines?",
     "Q2": "Does it cope with strangers?",
@@ -163,7 +166,7 @@ class _Page:
         self.episodes = [episode for task in content.tasks for episode in task.episodes]
 
     def _findings(self) -> Iterator[tuple[str, Finding]]:
-        yield from (("overall", finding) for finding in self.content.overall)
+        yield from ((OVERALL, finding) for finding in self.content.overall)
         for task in self.content.tasks:
             yield from ((task.task, finding) for finding in task.findings)
 
@@ -179,7 +182,7 @@ class _Page:
     def main(self) -> str:
         parts = [self._first_screen(), self._contents()]
         if self.content.overall:
-            parts.append(_section("overall", "Over all tasks", *map(self._finding, self.content.overall)))
+            parts.append(_section(OVERALL, "Over all tasks", *map(self._finding, self.content.overall)))
         for task in self.content.tasks:
             title = f"{escape(task.title)} {tag('code', escape(task.task))}"
             parts.append(_section(anchor(task.task), title, *map(self._finding, task.findings)))
@@ -199,13 +202,15 @@ class _Page:
 
     def _question(self, verdict: Verdict) -> str:
         link = self.links.get((verdict.question, verdict.claim)) or self.links.get((verdict.question, ""))
-        more = [tag("a", "see the figure", href=f"#{link}")] if link else []
+        one = verdict.difference is not None  # else there is nothing to put a link behind but the detail
+        words = "task by task" if link and link.startswith(OVERALL) else "see the figure"
+        more = [tag("a", words, href=f"#{link}")] if link else []
         name = tag("span", "+" if verdict.question == "beyond" else escape(verdict.question), class_="q")
         parts = [
             tag("h2", f"{name} {escape(QUESTIONS.get(verdict.question, ''))}"),
             tag("p", f"{_mark(verdict.answer)} {escape(verdict.claim)}", class_="claim"),
-            _numbers(verdict, *more, short=True),
-            tag("p", escape(verdict.detail), class_="detail") if verdict.detail else "",
+            _numbers(verdict, *more, short=True) if one else "",
+            tag("p", " ".join([escape(verdict.detail), *([] if one else more)]), class_="detail"),
         ]
         return tag("li", *parts, class_="question")
 
@@ -213,7 +218,7 @@ class _Page:
         """Every question, as links."""
         groups = [(anchor(t.task), t.title, t.findings) for t in self.content.tasks]
         if self.content.overall:
-            groups.insert(0, ("overall", "Over all tasks", self.content.overall))
+            groups.insert(0, (OVERALL, "Over all tasks", self.content.overall))
 
         def entry(finding: Finding) -> str:
             said = dict.fromkeys(v.answer for v in finding.verdicts)

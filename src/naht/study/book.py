@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -78,6 +79,11 @@ class Book:
     def measure(self) -> str:
         """What scores are: returns, or how much was won."""
         return {RETURN: "return", WON: "win rate"}[self.value]
+
+    @property
+    def within(self) -> tuple[float, float]:
+        """What scores can be."""
+        return (0.0, 1.0) if self.value == WON else (-math.inf, math.inf)
 
     @cached_property
     def wins(self) -> Book | None:

@@ -13,8 +13,9 @@ from naht.config import decode, encode, read_json
 from naht.errors import require
 from naht.evaluation.statistics import Interval, mean_interval
 from naht.evaluation.tables import write_table
-from naht.report.charts import draw
+from naht.report.charts import draw, estimate
 from naht.report.content import (
+    MARKS,
     Answer,
     Cell,
     Content,
@@ -30,7 +31,7 @@ from naht.report.tables import table_rows
 from naht.storage import write_file
 from naht.study.book import Book, Missing, label
 from naht.study.findings import FINDINGS
-from naht.study.findings.overall import aggregate, claims
+from naht.study.findings.overall import aggregate, claims, over_all
 from naht.study.nodes import Node, facts_of, in_order
 from naht.study.paper import published
 from naht.study.plan import NAIVE, Plan, Request, plan_of
@@ -78,7 +79,7 @@ def content_of(folder: Path) -> Content:
         title=f"N-agent ad hoc teamwork: {names}",
         tasks=tasks,
         overall=tuple(f for f in (claims([t for t in tasks if t.task in TASKS]), aggregate(books)) if f is not None),
-        headline=tuple(_headline(tasks)),
+        headline=tuple(headlines(tasks)),
         lead=_lead(books),
         facts={"naht": __version__, "made with": f"naht report {folder.name}"},
     )
@@ -140,28 +141,39 @@ def _episodes(book: Book) -> tuple[Episode, ...]:
     return tuple(shown)
 
 
-def _headline(tasks: Sequence[TaskFindings]) -> list[Verdict]:
+def headlines(tasks: Sequence[TaskFindings]) -> list[Verdict]:
     """One answer to each question; that the paper's own were not run is said, too."""
     answers = [_together(question, tasks) for question in QUESTIONS]
     return [v for v in answers if v.question != "beyond" or v.answer != "not run"]
 
 
 def _together(question: Question, tasks: Sequence[TaskFindings]) -> Verdict:
-    """One answer to a question: what its finding says, decided by its first verdict on each task."""
-    leading = [f for task in tasks for f in task.findings if f.name == QUESTIONS[question]]
+    """One answer to a question: what its finding says, decided by its first verdict on each task. Over several tasks
+    that is a claim about all of them."""
+    leading = {task.task: f for task in tasks for f in task.findings if f.name == QUESTIONS[question]}
     every = [v for task in tasks for f in task.findings for v in f.verdicts if v.question == question]
     if not every or not leading:
         return Verdict(f"Not run: the part '{QUESTIONS[question]}'", "not run", question=question)
     answers = [v.answer for v in every]
     kinds: dict[Answer, str] = {"holds": "hold", "does not hold": "do not", "undecided": "undecided"}
     counted = ", ".join(f"{answers.count(a)} {word}" for a, word in kinds.items() if a in answers)
-    first = leading[0].verdicts[0]
-    held = sum(f.verdicts[0].answer == "holds" for f in leading)
-    said = leading[0].answer if len(leading) == 1 else f"{first.claim} on {held} of {len(leading)} tasks."
-    decided: set[Answer] = {f.verdicts[0].answer for f in leading}
-    answer: Answer = decided.pop() if len(decided) == 1 else "undecided"
-    detail = f"Claims that belong to this question: {counted}."
-    return Verdict(said, answer, first.difference, first.improvement, first.seeds, detail, question)
+    belonging = f"Claims that belong to this question: {counted}."
+    firsts = {name: finding.verdicts[0] for name, finding in leading.items()}
+    if len(firsts) == 1:
+        ((name, first),) = firsts.items()
+        said = leading[name].answer
+        return Verdict(said, first.answer, first.difference, first.improvement, first.seeds, belonging, question)
+    claim = next(iter(firsts.values())).claim
+    each: list[Answer] = [v.answer for v in firsts.values()]
+    by_task = ", ".join(f"{name} {MARKS[v.answer]} {_apart(v)}".rstrip() for name, v in firsts.items())
+    said = f"{claim} on {each.count('holds')} of {len(each)} tasks."
+    return Verdict(said, over_all(each), detail=f"{by_task}. {belonging}", question=question)
+
+
+def _apart(verdict: Verdict) -> str:
+    """The difference that decided a verdict, in words."""
+    found = verdict.difference
+    return "" if found is None else estimate(found.mean, found.low, found.high, sign=True)
 
 
 def _lead(books: Sequence[Book]) -> Table | None:

@@ -14,6 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from naht.agents.saved import SUFFIX, load_agent
 from naht.agents.zoo import agents_in, find_agents
 from naht.config import departures
@@ -38,6 +40,8 @@ NODE = "node:"
 """Begins the name of an agent that a needed node has trained."""
 AGENT = f"agent{SUFFIX}"
 """The agent that a training leaves: its last one. The best of its tests would be the luckiest, too."""
+KEPT = Path("run", "kept")
+"""Agents of its way, if it is one that keeps them."""
 
 
 def resolved(names: Sequence[str], needs: Mapping[str, Path]) -> tuple[str, ...]:
@@ -106,6 +110,16 @@ class Training:
         clock = [[row["step"], row["seconds"]] for row in rows if "seconds" in row]
         write_rows(place / "clock.csv.gz", ["step", "seconds"], clock)  # apart from what every repetition gives again
         shutil.copyfile(folder / f"last{SUFFIX}", place / AGENT)
+
+    def is_whole(self, place: Path) -> bool:
+        """Has what is done in a place all agents, and as they were? What is passed on may be in half precision."""
+        if not (place / AGENT).is_file() or (self.config.keep and not agents_in(place / KEPT)):
+            return False
+        try:
+            arrays, _ = read_arrays(place / AGENT)
+        except NahtError:  # damaged on its way
+            return False
+        return all(array.dtype != np.float16 for array in arrays.values())
 
 
 @dataclass(frozen=True)
@@ -236,7 +250,7 @@ class Predicting(Asking):
 
     def finish(self, place: Path, needs: Mapping[str, Path], report: Report) -> None:
         strangers = population(self.strangers, needs, self.task)
-        kept = list(agents_in(needs[self.training] / "run" / "kept").values())
+        kept = list(agents_in(needs[self.training] / KEPT).values())
         require(bool(kept), f"{needs[self.training]} kept no agents on its way")
         rows = []
         for i, path in enumerate(kept):

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from typing import TypeVar
 
 from naht.report.charts import svg
 from naht.report.charts.looks import Look, items_of, method_of
@@ -223,23 +224,28 @@ def reach(panels: Sequence[Panel]) -> Iterator[float]:
             yield min(item.high, high + room)
 
 
-def _known(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _known(value: float | None, within: tuple[float, float]) -> float | None:
+    """The end of an interval, as far as values can be; None if it is no number."""
+    return min(max(value, within[0]), within[1]) if value is not None and math.isfinite(value) else None
+
+
+Bounded = TypeVar("Bounded", Mark, Level)
 
 
 def _cleaned(figure: Figure) -> Figure:
-    """Without marks and ends of intervals that are no numbers: an interval of one seed, for instance."""
+    """Without marks and ends of intervals that are no numbers (an interval of one seed, for instance) or that nothing
+    can be (an interval of rates below 0)."""
     numeric = figure.kind in ("lines", "scatter")
+
+    def bounded(item: Bounded) -> Bounded:
+        return replace(item, low=_known(item.low, figure.within), high=_known(item.high, figure.within))
 
     def drawable(m: Mark) -> bool:
         return math.isfinite(m.value) and not (numeric and (isinstance(m.x, str) or not math.isfinite(m.x)))
 
     def clean(panel: Panel) -> Panel:
-        series = (
-            replace(s, marks=tuple(replace(m, low=_known(m.low), high=_known(m.high)) for m in s.marks if drawable(m)))
-            for s in panel.series
-        )
-        levels = (replace(v, low=_known(v.low), high=_known(v.high)) for v in panel.levels)
-        return replace(panel, series=tuple(series), levels=tuple(v for v in levels if math.isfinite(v.value)))
+        series = (replace(s, marks=tuple(bounded(m) for m in s.marks if drawable(m))) for s in panel.series)
+        levels = tuple(bounded(v) for v in panel.levels if math.isfinite(v.value))
+        return replace(panel, series=tuple(series), levels=levels)
 
     return replace(figure, panels=tuple(map(clean, figure.panels)))

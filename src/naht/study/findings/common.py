@@ -64,7 +64,7 @@ def curve(book: Book, method: str) -> Series:
 def learning(book: Book, methods: Sequence[str], levels: Sequence[Level] = ()) -> Figure:
     """Learning curves."""
     panel = Panel("", tuple(curve(book, m) for m in methods), tuple(levels))
-    return Figure("lines", (panel,), "environment steps", f"greedy test {book.measure}")
+    return Figure("lines", (panel,), "environment steps", f"greedy test {book.measure}", within=book.within)
 
 
 def area(book: Book, method: str) -> list[float]:
@@ -91,7 +91,7 @@ def by_algorithm(book: Book, method: str, who: Strangers, part: str, at: str, *,
 
 def dots(book: Book, panels: Sequence[Panel], x_label: str = "") -> Figure:
     """Scores by category."""
-    return Figure("dots", tuple(panels), x_label, book.measure)
+    return Figure("dots", tuple(panels), x_label, book.measure, within=book.within)
 
 
 def table_of(panels: Sequence[Panel], title: str) -> Table:

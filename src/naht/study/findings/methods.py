@@ -104,7 +104,7 @@ def curves(book: Book) -> Finding:
         ),
         tuple(verdicts),
         made(book, "curves") + " Naive MARL: teams of seeds 1 to 4, which are not among the strangers.",
-        (*_at_the_end(book), *reasons(book)),
+        (*_at_the_end(book), *_beside_losers(book), *reasons(book)),
     )
 
 
@@ -121,6 +121,37 @@ def _at_the_end(book: Book) -> tuple[str, ...]:
             rise.append(np.mean(tests[-fifth:]) - np.mean(tests[-2 * fifth : -fifth]))
         rises.append(f"{np.mean(rise):+.1f} for {label(m)}")
     return (f"Change of the tests from the fourth to the last fifth of training: {' and '.join(rises)}.",)
+
+
+LOSING = 0.1
+"""Who wins less than this share of its battles with itself does not win."""
+
+
+def _beside_losers(book: Book) -> tuple[str, ...]:
+    """What methods win with those known teams that win nothing themselves, if there are any, and with the others."""
+    wins, counts = book.wins, (min(book.plan.counts), max(book.plan.counts))
+    if wins is None:
+        return ()
+    try:
+        alone = {a: wins.score(book.plan.nobody(), named(f"{a}-seed0")) for a in NAIVE}
+    except Missing:
+        return ()
+    losers = [a for a, rate in alone.items() if rate < LOSING]
+    others = [a for a in NAIVE if a not in losers]
+    if not losers or not others:
+        return ()
+
+    def won(teams: list[str]) -> str:
+        said = []
+        for n in counts:
+            rates = {m: float(np.mean(wins.trials(m, also(known, of(*teams)), n=n))) for m in (*BOTH, "poam-aht")}
+            said.append(f"with N = {n} {', '.join(f'{label(m)} {rate:.0%}' for m, rate in rates.items())}")
+        return f"won beside {', '.join(a.upper() for a in teams)}, {'; '.join(said)}"
+
+    return (
+        f"Of the teams of training, {' and '.join(a.upper() for a in losers)} win less than {LOSING:.0%} of their "
+        f"battles among themselves. Battles {won(losers)}. Battles {won(others)}.",
+    )
 
 
 def reasons(book: Book) -> tuple[str, ...]:
@@ -146,7 +177,7 @@ def _model_and_time(book: Book) -> str:
 def _upper_reference(book: Book) -> str:
     s = {m: float(np.mean(book.trials(m))) for m in (*BOTH, "told")}
     gap, closed = s["told"] - s["ippo-naht"], s["poam"] - s["ippo-naht"]
-    share = f", {closed / gap:.0%} of that" if gap > 0 else ""
+    share = f", {closed / gap:.0%} of that" if gap > 0 and closed > 0 else ""
     return (
         f"Told which team its strangers are, IPPO-NAHT earns {s['told']:.1f} instead of "
         f"{s['ippo-naht']:.1f} ({gap:+.1f}); POAM's own model is worth {closed:+.1f}{share}."

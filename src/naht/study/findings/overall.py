@@ -3,13 +3,13 @@ improvement."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from naht.evaluation.statistics import Runs, improvement_over_tasks, iqm_over_tasks, profile
+from naht.evaluation.statistics import Interval, Runs, improvement_over_tasks, iqm_over_tasks, profile
 from naht.report.content import (
     MARKS,
     Answer,
@@ -24,7 +24,7 @@ from naht.report.content import (
     TaskFindings,
     Verdict,
 )
-from naht.study.book import Book, Missing, known, label, unseen
+from naht.study.book import VICTORY, Book, Missing, Strangers, known, label, unseen
 from naht.study.findings.common import BOTH
 
 
@@ -61,10 +61,15 @@ class Claim:
 
     def over(self, answers: Sequence[Answer]) -> Answer:
         """And on all tasks on which it was asked."""
-        needed = len(answers) if self.tasks is None else min(self.tasks, len(answers))
-        if answers.count("holds") >= needed:
-            return "holds"
-        return "does not hold" if len(answers) - answers.count("does not hold") < needed else "undecided"
+        return over_all(answers, self.tasks)
+
+
+def over_all(answers: Sequence[Answer], tasks: int | None = None) -> Answer:
+    """What becomes of a claim about so many tasks (None: about all of them), of those on which it was asked."""
+    needed = len(answers) if tasks is None else min(tasks, len(answers))
+    if answers.count("holds") >= needed:
+        return "holds"
+    return "does not hold" if len(answers) - answers.count("does not hold") < needed else "undecided"
 
 
 CLAIMS = (
@@ -128,7 +133,13 @@ def claims(tasks: Sequence[TaskFindings]) -> Finding | None:
         "claims",
         "What became of the paper's claims?",
         f"Of {len(verdicts)} claims about several tasks, {held} hold as the paper states them.",
-        tables=(Table("Claims by task", ("claim", *[tasks[i].task for i in shown], "holds on"), tuple(rows)),),
+        tables=(
+            Table(
+                "What became of the paper's claims, by task",
+                ("claim", *[tasks[i].task for i in shown], "holds on"),
+                tuple(rows),
+            ),
+        ),
         verdicts=tuple(verdicts),
         made="A claim about all tasks holds if it does on each of them, and does not hold if on one of them it does "
         "not; each of these is decided by its own interval.",
@@ -137,34 +148,71 @@ def claims(tasks: Sequence[TaskFindings]) -> Finding | None:
 
 LEVELS = np.linspace(0.0, 1.2, 49)
 """Shares of what is possible at which profiles are drawn."""
+COMPARED = (*BOTH, "poam-aht", "poam-imitating", "ippo-naht-imitating")
+"""Methods of which all runs are taken together."""
+WHO = {"teams of training": known, "teams never met": unseen}
+Score = Callable[[Book, str, Strangers], list[float]]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What all runs of the methods earn: by method and strangers, of every task its runs' scores."""
+
+    tasks: tuple[str, ...]
+    runs: dict[tuple[str, str], Runs]
+
+    @staticmethod
+    def of(books: Sequence[Book], score: Score) -> Scores:
+        """Of the studies that have all of it."""
+        runs: dict[tuple[str, str], list[list[float]]] = {(m, w): [] for m in COMPARED for w in WHO}
+        tasks: list[str] = []
+        for book in books:
+            try:
+                if "curves" not in book.plan.parts:
+                    continue
+                found = {(m, w): score(book, m, who) for m in COMPARED for w, who in WHO.items()}
+            except Missing:
+                continue
+            tasks.append(book.root.name)
+            for at, scores in found.items():
+                runs[at].append(scores)
+        return Scores(tuple(tasks), dict(runs))
+
+    def profiles(self, levels: Sequence[float], x_label: str) -> Figure:
+        def marks(runs: Runs) -> tuple[Mark, ...]:
+            shares = zip(levels, profile(runs, levels), strict=True)
+            return tuple(Mark(at, found.mean, found.low, found.high) for at, found in shares)
+
+        panels = tuple(Panel(w, tuple(Series(label(m), marks(self.runs[m, w]), m) for m in COMPARED)) for w in WHO)
+        return Figure("lines", panels, x_label, "share of runs above it", within=(0.0, 1.0))
+
+    def improvement(self, method: str, who: str) -> Interval:
+        """The probability that a run of the method beats one of IPPO-NAHT."""
+        return improvement_over_tasks(self.runs[method, who], self.runs["ippo-naht", who])
+
+    def table(self, title: str) -> Table:
+        rows: list[tuple[Cell, ...]] = []
+        for m in COMPARED:
+            better = [self.improvement(m, w) if m != "ippo-naht" else None for w in WHO]
+            rows.append((label(m), *[iqm_over_tasks(self.runs[m, w]) for w in WHO], *better))
+        columns = ("method", *[f"IQM, {w}" for w in WHO], *[f"P(better), {w}" for w in WHO])
+        return Table(title, columns, tuple(rows), "high")
 
 
 def aggregate(books: Sequence[Book]) -> Finding | None:
-    """Scores as shares of what is possible, over tasks; None if no task has them."""
-    methods = (*BOTH, "poam-aht", "poam-imitating", "ippo-naht-imitating")
-    scores: dict[tuple[str, str], list[list[float]]] = {}
-    tasks: list[str] = []
-    for book in books:
-        try:
-            if "curves" not in book.plan.parts:
-                continue
-            found = {(m, w): book.shares(m, who) for m in methods for w, who in WHO.items()}
-        except Missing:
-            continue
-        tasks.append(book.root.name)
-        for at, runs in found.items():
-            scores.setdefault(at, []).append(runs)
-    if not tasks:
+    """Scores as shares of what is possible, over tasks; None if no task has them. Of battles, also how many are won."""
+    shares = Scores.of(books, Book.shares)
+    if not shares.tasks:
         return None
-    panels = tuple(Panel(w, tuple(Series(label(m), _profile(scores[m, w]), m) for m in methods)) for w in WHO)
-    rows: list[tuple[Cell, ...]] = []
-    for m in methods:
-        better = [
-            improvement_over_tasks(scores[m, w], scores["ippo-naht", w]) if m != "ippo-naht" else None for w in WHO
-        ]
-        rows.append((label(m), *[iqm_over_tasks(scores[m, w]) for w in WHO], *better))
-    chance = improvement_over_tasks(scores["poam", "teams never met"], scores["ippo-naht", "teams never met"])
-    count = sum(len(runs) for runs in scores["poam", "teams never met"])
+    figures = [shares.profiles(LEVELS.tolist(), "share of what is possible")]
+    tables = [shares.table("Interquartile means and probability of improvement on IPPO-NAHT")]
+    wins = Scores.of([book.wins for book in books if book.wins is not None], Book.trials)
+    if wins.tasks:
+        figures.append(wins.profiles([at for at in LEVELS.tolist() if at <= 1], "win rate"))
+        tables.append(wins.table(f"The same of win rates, over {', '.join(wins.tasks)}"))
+    who = "teams never met"
+    chance = shares.improvement("poam", who)
+    count = sum(len(runs) for runs in shares.runs["poam", who])
     answer: Answer = "holds" if chance.low > 0.5 else "does not hold" if chance.high < 0.5 else "undecided"
     verdict = Verdict(
         "Over tasks, a run of POAM is more likely than not to beat one of IPPO-NAHT with teams never met",
@@ -177,26 +225,10 @@ def aggregate(books: Sequence[Book]) -> Finding | None:
         "aggregate",
         "All runs together",
         f"With teams never met, a run of POAM beats one of IPPO-NAHT with probability {chance.mean:.2f} "
-        f"({chance.low:.2f} to {chance.high:.2f}), over {', '.join(tasks)}.",
-        (Figure("lines", panels, "share of what is possible", "share of runs above it"),),
-        (
-            Table(
-                "Interquartile means and probability of improvement on IPPO-NAHT",
-                ("method", *[f"IQM, {w}" for w in WHO], *[f"P(better), {w}" for w in WHO]),
-                tuple(rows),
-                "high",
-            ),
-        ),
+        f"({chance.low:.2f} to {chance.high:.2f}), over {', '.join(shares.tasks)}.",
+        tuple(figures),
+        tuple(tables),
         (verdict,),
-        "Scores are shares of what a best response to each team earns. Bands: 95 %, bootstrap of runs within tasks.",
-    )
-
-
-WHO = {"teams of training": known, "teams never met": unseen}
-
-
-def _profile(runs: Runs) -> tuple[Mark, ...]:
-    return tuple(
-        Mark(float(at), found.mean, found.low, found.high)
-        for at, found in zip(LEVELS, profile(runs, LEVELS.tolist()), strict=True)
+        "Scores are shares of what a best response to each team earns or, on maps where none were trained, of the "
+        f"{VICTORY:g} that a victory pays. Bands: 95 %, bootstrap of runs within tasks.",
     )

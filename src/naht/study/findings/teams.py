@@ -88,7 +88,14 @@ class _Meetings:
             )
             for name, f in (("matched", lambda g: self.score(g, g)), ("mismatched", self.mismatched))
         )
-        return Figure("dots", (Panel("", dots),), "algorithm", self.book.measure, "Seeds of the same algorithm.")
+        return Figure(
+            "dots",
+            (Panel("", dots),),
+            "algorithm",
+            self.book.measure,
+            "Seeds of the same algorithm.",
+            within=self.book.within,
+        )
 
     def table(self) -> Table:
         rows: list[tuple[Cell, ...]] = []
@@ -141,7 +148,7 @@ def _counts_figure(book: Book) -> Figure:
         for n, found in _by_count(book, method).items():
             marks.append(mark(float(n), found, paper_number(book, "counts", method, "all" if n == m else str(n))))
         series.append(Series(label(method), tuple(marks), method))
-    return Figure("lines", (Panel("", tuple(series)),), "controlled agents N", book.measure)
+    return Figure("lines", (Panel("", tuple(series)),), "controlled agents N", book.measure, within=book.within)
 
 
 def _counts_table(book: Book) -> Table:
