@@ -14,6 +14,12 @@ from naht.study.nodes import Node, in_order
 from naht.training.progress import Event
 
 
+def begun(log):
+    """(number, process) of everything that was begun, in order."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [tuple(map(int, line.split())) for line in lines]
+
+
 @dataclass(frozen=True)
 class Counting:
     """Adds a number to what the needed nodes have, in its own time; notes who does so."""
@@ -22,7 +28,7 @@ class Counting:
     log: Path
     seconds: float = 0.0
     how: str = ""
-    """'fails', or 'dies': its process, every time."""
+    """'fails', 'dies': its process, every time, or 'waits' to be killed when it is first begun."""
     kind = "sum"
     size = 1
 
@@ -32,8 +38,9 @@ class Counting:
     def finish(self, place, needs, report):
         with open(self.log, "a") as f:
             f.write(f"{self.number} {os.getpid()}\n")
-        for i in range(round(self.seconds / 0.05)):
-            report(Event("", i, 100))
+        waits = self.how == "waits" and [number for number, _ in begun(self.log)].count(self.number) == 1
+        for i in range(600 * 20 if waits else round(self.seconds / 0.05)):
+            report(Event("", i, 100_000))
             time.sleep(0.05)
         if self.how == "fails":
             raise NahtError(f"{self.number} can't be added")
@@ -63,9 +70,7 @@ class Sum:
 
     @property
     def begun(self):
-        """(number, process) of everything that was begun, in order."""
-        lines = self.log.read_text().splitlines() if self.log.exists() else []
-        return [tuple(map(int, line.split())) for line in lines]
+        return begun(self.log)
 
     @property
     def result(self):
