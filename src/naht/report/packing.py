@@ -13,18 +13,23 @@ from naht.report.content import Episode
 from naht.report.tables import short
 
 
+PLACES, GHOSTS, RETURNS = 2_000, 500, 30_000
+"""How finely arrays are stored, in parts of their range: places to a quarter of a pixel, guesses to one."""
+
+
 def pack_episode(episode: Episode) -> dict[str, Any]:
     """An episode for the script: words as they are; numbers as small integers, compressed, in base64.
 
-    `arrays` says what lies in `bytes`, one array after the other: [name, type, shape, low, high]. Every array is stored
-    with time as its last axis, as differences from one step to the next (modulo the type's size): things that move
-    little take little room. Int16 -32767..32767 stands for low..high and -32768 for nothing; the square root of
+    `arrays` says what lies in `bytes`, one array after the other: [name, type, shape, low, grain]. Every array is
+    stored with time as its last axis, as differences from one step to the next (modulo the type's size): things that
+    move little take little room. Int16 k >= 0 stands for low + k * grain and -1 for nothing; the square root of
     a chance is a byte, so that small chances keep their digits; so are health and shield. A byte of `shots`
     is 0 for nobody, 1 + 2 * k for an attempt at thing k, one more if it fired.
     """
     steps = len(np.asarray(episode.actions))
-    arrays = [("places", *_as_int16(episode.places)), ("running", *_as_int16(episode.running_return))]
-    arrays += [(f"ghosts{k}", *_as_int16(b.places)) for k, b in enumerate(episode.beliefs) if b.places is not None]
+    arrays = [("places", *_as_int16(episode.places, PLACES)), ("running", *_as_int16(episode.running_return, RETURNS))]
+    ghosts = [(f"ghosts{k}", b.places) for k, b in enumerate(episode.beliefs) if b.places is not None]
+    arrays += [(name, *_as_int16(places, GHOSTS)) for name, places in ghosts]
     arrays.append(("actions", np.asarray(episode.actions).astype(np.uint8), []))
     for name, share in (("health", episode.health), ("shield", episode.shield)):
         if share is not None:  # rounded up: nobody dies of it
@@ -73,11 +78,12 @@ def _over_time(array: np.ndarray) -> bytes:
     return np.moveaxis(differences, 0, -1).tobytes()
 
 
-def _as_int16(given: Any) -> tuple[np.ndarray, list[float]]:
-    """[T, ...] -> little-endian int16, and the numbers that -32767 and 32767 stand for; NaN becomes -32768."""
+def _as_int16(given: Any, grains: int) -> tuple[np.ndarray, list[float]]:
+    """[T, ...] -> little-endian int16, what 0 stands for and what one more is; NaN becomes -1."""
     values = np.asarray(given, float)
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     high = high if high > low else low + 1.0
-    scaled = np.rint((np.where(np.isfinite(values), values, low) - low) / (high - low) * 65534 - 32767)
-    return np.where(np.isfinite(values), scaled, -32768).astype("<i2"), [low, high]
+    grain = (high - low) / grains
+    scaled = np.rint((np.where(np.isfinite(values), values, low) - low) / grain)
+    return np.where(np.isfinite(values), scaled, -1).astype("<i2"), [low, grain]

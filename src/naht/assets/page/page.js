@@ -123,7 +123,10 @@
     const name = figure.dataset.figure;
     const rows = data.figures[name];
     const numeric = rows.kind === "lines" || rows.kind === "scatter";
-    for (const title of all(".series > title, .cell > title", figure)) title.remove(); // said by us instead
+    for (const title of all("[tabindex='-1'] > title", figure)) {
+      title.parentNode.setAttribute("aria-label", title.textContent);
+      title.remove(); // on hover, we say it instead
+    }
     figure.querySelector("button.svg").addEventListener("click", () => {
       const shown = all("svg.chart", figure).find((svg) => svg.getBoundingClientRect().width > 0);
       save(`${name}.svg`, "image/svg+xml", standalone(shown));
@@ -300,7 +303,7 @@
     const buffer = await inflate(episode.bytes);
     const result = {};
     let start = 0;
-    for (const [name, type, shape, low, high] of episode.arrays) {
+    for (const [name, type, shape, low, grain] of episode.arrays) {
       const size = shape.reduce((a, b) => a * b, 1);
       const time = shape[shape.length - 1];
       const values = type === "int16" ? new Int16Array(size) : new Uint8Array(size);
@@ -310,8 +313,7 @@
         values[i] = step + (i % time ? values[i - 1] : 0);
       }
       start += size * values.BYTES_PER_ELEMENT;
-      const scale = (high - low) / 65534;
-      const number = type === "uint8" ? (v) => v : (v) => (v === -32768 ? NaN : low + (v + 32767) * scale);
+      const number = type === "uint8" ? (v) => v : (v) => (v < 0 ? NaN : low + v * grain);
       result[name] = (...index) => number(values[index.reduce((at, k, axis) => at * shape[axis] + k, 0)]);
     }
     episode.unpacked = result;

@@ -26,8 +26,7 @@ def tag(name: str, *content: str, **attributes: Any) -> str:
 
 def said(label: str, *content: str, **attributes: Any) -> str:
     """A group that says what it shows: on hover, and to those who can't see it."""
-    title = tag("title", escape(label))
-    return tag("g", title, *content, **attributes, role="img", tabindex="-1", aria_label=label)
+    return tag("g", tag("title", escape(label)), *content, **attributes, role="img", tabindex="-1")
 
 
 def text(x: float, y: float, words: str, class_: str = "", anchor: str = "", **attributes: Any) -> str:
