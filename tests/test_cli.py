@@ -288,6 +288,10 @@ def test_reproduce_status_and_report(capsys, tmp_path, monkeypatch):
     trained = [path for path in kept.rglob("agent.safetensors") if "ippo-naht/seed1" in str(path)]
     assert [path.read_bytes() for path in trained] == [(out / path.relative_to(kept)).read_bytes() for path in trained]
     args[-1] = str(tmp_path / "third")
+    code, said, _ = call(capsys, "reproduce", *args, "--dry-run", "--with", str(kept))
+    assert "11 of 12 nodes done" in said
+    assert "11 of them are taken over from " in said
+    assert not Path(args[-1]).exists()
     code, said, err = call(capsys, "reproduce", *args, "--workers", "1", "--with", str(kept))
     assert [line for line in err.splitlines() if "done" in line] == ["[12/12] evaluate/ippo-naht/seed1: done"]
     rows = "bit-game/nodes/evaluate/ippo-naht/seed1/*/rows.csv.gz"

@@ -123,8 +123,13 @@ def _carry_out(root: Path, plan: Plan, wanted: Reproduce, until: float | None) -
     console, parts, nodes = terminal(), plan.asked, plan.nodes
     workers = wanted.workers or usable_cores()
     title = _title(plan)
+    for folder in wanted.with_:
+        require(folder.is_dir(), f"there is no folder {folder}")
     if wanted.dry_run:
-        console.print(show(title, parts, survey(root, nodes), workers))
+        found = adoptable(root, nodes, wanted.with_)
+        console.print(show(title, parts, survey(root, nodes, found), workers))
+        if found:
+            console.print(f"{len(found)} of them are taken over from {' and '.join(map(str, wanted.with_))}")
         if script := script_of(wanted.elsewhere, root):
             console.print(Text(f"\nEvery node is a job of this script:\n\n{script}"), soft_wrap=True)
         return True
@@ -191,8 +196,6 @@ def _watched(
 
 def _adopt(root: Path, nodes: Sequence[Node], folders: Sequence[Path]) -> None:
     """Take over what other folders have: nodes of other studies, and finished runs of the very same settings."""
-    for folder in folders:
-        require(folder.is_dir(), f"there is no folder {folder}")
     open_nodes = [node for node in nodes if not is_done(root, node)]
     found = adoptable(root, nodes, folders)
     for node in open_nodes:

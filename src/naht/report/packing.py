@@ -12,7 +12,6 @@ from naht.errors import require
 from naht.report.content import Episode
 from naht.report.tables import short
 
-
 PLACES, GHOSTS, RETURNS = 2_000, 500, 30_000
 """How finely arrays are stored, in parts of their range: places to a quarter of a pixel, guesses to one."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -53,9 +53,10 @@ class Survey:
         return sum(self.seconds.values()) / max(1, workers)
 
 
-def survey(root: Path, nodes: Sequence[Node]) -> Survey:
+def survey(root: Path, nodes: Sequence[Node], taken_over: Iterable[str] = ()) -> Survey:
+    """The state of nodes; those that will be taken over from other studies, by name, count as done."""
     done = [node for node in nodes if is_done(root, node)]
-    names = {node.name for node in done}
+    names = {node.name for node in done} | set(taken_over)
     running: dict[str, dict[str, Any]] = {}
     for node in nodes:
         place = node.place(root)
