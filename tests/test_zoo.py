@@ -20,7 +20,7 @@ ENV = make_env("mpe-pp")
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-TABLES = dict.fromkeys(("3s5z", "5v6", "8v9"), "battle_teams.md") | {"lbf": "lbf.md", "mpe-pp": "populations.md"}
+TABLES = dict.fromkeys(("10v11", "3s5z", "5v6", "8v9"), "battle_teams.md") | {"lbf": "lbf.md", "mpe-pp": "populations.md"}
 """The document that lists a task's agents."""
 
 
@@ -61,9 +61,10 @@ def test_it_is_small():
 
 
 def test_maps_with_trained_teams_have_them_for_strangers():
-    assert {task: TASKS[task].teammates for task in ("5v6", "8v9", "3s5z", "3m")} == {
+    assert {task: TASKS[task].teammates for task in ("5v6", "8v9", "10v11", "3s5z", "3m")} == {
         "5v6": ("zoo/seed0",),
         "8v9": ("zoo/seed0",),
+        "10v11": ("zoo/seed0",),
         "3s5z": ("zoo/seed0",),
         "3m": ("nearest", "weakest", "first"),
     }
