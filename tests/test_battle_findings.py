@@ -234,3 +234,16 @@ def test_answers_over_tasks_say_what_became_of_each():
     assert several.detail.startswith("a ✓ +2.00 ± 0.50, b ? +0.5 ± 1.0. ")
     assert headlines([on("a", up), on("b", open_), on("c", down)])[0].answer == "does not hold"
     assert [v.answer for v in headlines([])] == ["not run"] * 3
+
+
+def test_where_a_part_is_not_run_another_claim_answers_its_question():
+    """On most maps UCD is not asked about; how many agents are ours belongs to the same question."""
+    level = Verdict("POAM and POAM-AHT are level at N = 1", "holds", Interval(0.1, -0.2, 0.4, 3), question="Q3")
+    helps = Verdict("UCD helps POAM", "undecided", Interval(0.1, -0.2, 0.4, 3), question="Q3")
+    counts = Finding("counts", "?", "With two of ours, POAM earns more.", verdicts=(level,))
+    ucd = Finding("ucd", "?", "UCD earns a little.", verdicts=(helps,))
+    answers = {len(found): headlines([TaskFindings("a", "a", found)])[2] for found in ((counts,), (counts, ucd))}
+    assert [(v.claim, v.answer) for v in answers.values()] == [
+        ("POAM and POAM-AHT are level at N = 1.", "holds"),
+        ("UCD earns a little.", "undecided"),
+    ]

@@ -45,9 +45,14 @@ REQUEST = "study.json"
 TITLES = {"bit-game": "Bit game", "mpe-pp": "Predator-prey"}
 """What people call a task; the maps are called by their names."""
 
-QUESTIONS: dict[Question, str] = {"Q1": "curves", "Q2": "strangers", "Q3": "ucd", "beyond": "imitation"}
+QUESTIONS: dict[Question, tuple[str, ...]] = {
+    "Q1": ("curves",),
+    "Q2": ("strangers",),
+    "Q3": ("ucd", "counts"),
+    "beyond": ("imitation",),
+}
 """The paper's three questions (does POAM beat the baselines, does it cope with strangers, do its ideas work), what goes
-beyond it, and the finding whose answer and first verdict stand for each."""
+beyond it, and the finding whose answer and first verdict stand for each: the first of these that there is."""
 
 
 def studies_in(folder: Path) -> list[Path]:
@@ -150,22 +155,25 @@ def headlines(tasks: Sequence[TaskFindings]) -> list[Verdict]:
 def _together(question: Question, tasks: Sequence[TaskFindings]) -> Verdict:
     """One answer to a question: what its finding says, decided by its first verdict on each task. Over several tasks
     that is a claim about all of them."""
-    leading = {task.task: f for task in tasks for f in task.findings if f.name == QUESTIONS[question]}
+    found = {f.name for task in tasks for f in task.findings}
+    name = next((name for name in QUESTIONS[question] if name in found), QUESTIONS[question][0])
+    leading = {task.task: f for task in tasks for f in task.findings if f.name == name}
     every = [v for task in tasks for f in task.findings for v in f.verdicts if v.question == question]
     if not every or not leading:
-        return Verdict(f"Not run: the part '{QUESTIONS[question]}'", "not run", question=question)
+        return Verdict(f"Not run: the part '{name}'", "not run", question=question)
     answers = [v.answer for v in every]
     kinds: dict[Answer, str] = {"holds": "hold", "does not hold": "do not", "undecided": "undecided"}
     counted = ", ".join(f"{answers.count(a)} {word}" for a, word in kinds.items() if a in answers)
     belonging = f"Claims that belong to this question: {counted}."
     firsts = {name: finding.verdicts[0] for name, finding in leading.items()}
     if len(firsts) == 1:
-        ((name, first),) = firsts.items()
-        said = leading[name].answer
+        ((task_name, first),) = firsts.items()
+        # The answer of a finding that stands in is about more than its first verdict.
+        said = leading[task_name].answer if name == QUESTIONS[question][0] else f"{first.claim}."
         return Verdict(said, first.answer, first.difference, first.improvement, first.seeds, belonging, question)
     claim = next(iter(firsts.values())).claim
     each: list[Answer] = [v.answer for v in firsts.values()]
-    by_task = ", ".join(f"{name} {MARKS[v.answer]} {_apart(v)}".rstrip() for name, v in firsts.items())
+    by_task = ", ".join(f"{task} {MARKS[v.answer]} {_apart(v)}".rstrip() for task, v in firsts.items())
     said = f"{claim} on {each.count('holds')} of {len(each)} tasks."
     return Verdict(said, over_all(each), detail=f"{by_task}. {belonging}", question=question)
 
