@@ -20,7 +20,8 @@ ENV = make_env("mpe-pp")
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-TABLES = dict.fromkeys(("10v11", "3s5z", "5v6", "8v9"), "battle_teams.md") | {"lbf": "lbf.md", "mpe-pp": "populations.md"}
+TABLES = {"lbf": "lbf.md", "mpe-pp": "populations.md"}
+TABLES |= dict.fromkeys(("10v11", "3s5z", "5v6", "8v9"), "battle_teams.md")
 """The document that lists a task's agents."""
 
 
