@@ -24,7 +24,8 @@ def _source(paper: Published) -> str:
 
 
 def figure_rows(figure: Figure) -> dict[str, Any]:
-    """A figure as one table: a row per mark and level."""
+    """A figure as one table: a row per mark and level. In `groups`, rows of a series are [panel, series, method, rows],
+    so that what they share stands there once."""
     marks = [m for panel in figure.panels for series in panel.series for m in series.marks]
     seeds = max((len(m.trials) for m in marks), default=0)
     paper, notes = any(m.paper for m in marks), any(m.note for m in marks)
@@ -37,14 +38,14 @@ def figure_rows(figure: Figure) -> dict[str, Any]:
         trials = [*m.trials, *[None] * (seeds - len(m.trials))]
         return [m.x, m.value, m.low, m.high, *trials, *theirs[: 3 * paper], *[m.note][:notes]]
 
-    rows = []
+    groups: list[list[Any]] = []
     for panel in figure.panels:
-        for s in panel.series:
-            rows += [[panel.title, s.name, s.method, *map(short, cells(m))] for m in s.marks]
+        groups += [[panel.title, s.name, s.method, [[*map(short, cells(m))] for m in s.marks]] for s in panel.series]
         for level in panel.levels:
             values = map(short, (level.value, level.low, level.high))
-            rows.append([panel.title, level.name, level.method, None, *values, *[None] * (len(columns) - 7)])
-    return {"columns": columns, "rows": rows}
+            rest = [None] * (len(columns) - 7)
+            groups.append([panel.title, level.name, level.method, [[None, *values, *rest]]])
+    return {"columns": columns, "groups": groups}
 
 
 def table_rows(table: Table) -> dict[str, Any]:

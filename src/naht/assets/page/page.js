@@ -121,8 +121,9 @@
 
   function setUpFigure(figure) {
     const name = figure.dataset.figure;
-    const rows = data.figures[name];
-    const numeric = rows.kind === "lines" || rows.kind === "scatter";
+    const { kind, columns, groups } = data.figures[name];
+    const rows = { kind, columns, rows: groups.flatMap(([...whose]) => whose.pop().map((row) => [...whose, ...row])) };
+    const numeric = kind === "lines" || kind === "scatter";
     for (const title of all("[tabindex='-1'] > title", figure)) {
       title.parentNode.setAttribute("aria-label", title.textContent);
       title.remove(); // on hover, we say it instead

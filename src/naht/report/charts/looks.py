@@ -153,6 +153,7 @@ def style(standalone: bool = False) -> str:
     shared = ".chart text{font-size:12px;fill:currentColor}.chart .title{font-weight:600;font-size:13px}"
     shared += ".chart .small{font-size:11px}.chart .strong{font-weight:600}"
     shared += ".chart .number{font-variant-numeric:tabular-nums}"
+    shared += "path.grid,path.quiet{stroke:currentColor;fill:none}"
     rules = {name if name == ".chart" else f".chart {name}": pair for name, pair in colour_rules().items()}
     if not standalone:
         return shared + "".join(f"{name}{{color:light-dark({a},{b})}}" for name, (a, b) in rules.items())

@@ -51,7 +51,7 @@ def line(x1: float, y1: float, x2: float, y2: float, width: float = 1, dash: str
 
 def rule(class_: str, x1: float, y1: float, x2: float, y2: float) -> str:
     """A line that belongs to no series, in the colour of a class: 'grid' or 'quiet'."""
-    return tag("g", line(x1, y1, x2, y2), class_=class_)
+    return tag("path", d=path([(x1, y1), (x2, y2)]), class_=class_)
 
 
 def faded(opacity: float) -> str | None:
