@@ -126,7 +126,7 @@ def _carry_out(root: Path, plan: Plan, wanted: Reproduce, until: float | None) -
     for folder in wanted.with_:
         require(folder.is_dir(), f"there is no folder {folder}")
     if wanted.dry_run:
-        found = adoptable(root, nodes, wanted.with_)
+        found = adoptable(root, nodes, wanted.with_) | _same_runs(root, nodes, wanted.with_)
         console.print(show(title, parts, survey(root, nodes, found), workers))
         if found:
             console.print(f"{len(found)} of them are taken over from {' and '.join(map(str, wanted.with_))}")
@@ -196,19 +196,28 @@ def _watched(
 
 def _adopt(root: Path, nodes: Sequence[Node], folders: Sequence[Path]) -> None:
     """Take over what other folders have: nodes of other studies, and finished runs of the very same settings."""
-    open_nodes = [node for node in nodes if not is_done(root, node)]
     found = adoptable(root, nodes, folders)
-    for node in open_nodes:
+    for node in nodes:
         if node.name in found:
             shutil.copytree(found[node.name], node.place(root), dirs_exist_ok=True)
-    for folder in folders:
-        runs = [path.parent for path in folder.rglob("config.json") if is_run(path.parent) and is_finished(path.parent)]
-        by_settings = {json.dumps(Training(read_config(run)).identity(), sort_keys=True): run for run in runs}
-        for node in open_nodes:
-            if isinstance(node.work, Training) and not is_done(root, node):
-                same = by_settings.get(json.dumps(node.work.identity(), sort_keys=True))
-                if same is not None:
-                    shutil.copytree(same, node.place(root) / "run", dirs_exist_ok=True)
+    runs = _same_runs(root, nodes, folders)
+    for node in nodes:
+        if node.name in runs:
+            shutil.copytree(runs[node.name], node.place(root) / "run", dirs_exist_ok=True)
+
+
+def _same_runs(root: Path, nodes: Sequence[Node], folders: Sequence[Path]) -> dict[str, Path]:
+    """By name of a training that is not done, a finished run of the very same settings."""
+    files = (path for folder in folders for path in folder.rglob("config.json"))
+    runs = [path.parent for path in files if is_run(path.parent) and is_finished(path.parent)]
+    by_settings = {json.dumps(Training(read_config(run)).identity(), sort_keys=True): run for run in runs}
+    found = {}
+    for node in nodes:
+        if isinstance(node.work, Training) and not is_done(root, node):
+            same = by_settings.get(json.dumps(node.work.identity(), sort_keys=True))
+            if same is not None:
+                found[node.name] = same
+    return found
 
 
 def demo_(args: Sequence[str]) -> None:

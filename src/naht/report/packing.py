@@ -12,8 +12,8 @@ from naht.errors import require
 from naht.report.content import Episode
 from naht.report.tables import short
 
-PLACES, GHOSTS, RETURNS = 2_000, 500, 30_000
-"""How finely arrays are stored, in parts of their range: places to a quarter of a pixel, guesses to one."""
+PLACES, GHOSTS, RETURNS = 6_000, 16_000, 30_000
+"""How finely arrays are stored, in parts of their range: more than a screen shows, and small enough to compress."""
 
 
 def pack_episode(episode: Episode) -> dict[str, Any]:
